@@ -1,0 +1,206 @@
+"""States in files: safetensors, whole or sharded, and pickles of plain tensors.
+
+Nothing read here can run code: safetensors holds bytes and shapes only, and pickles are read with
+`torch.load(weights_only=True)`, which refuses every object that is not a tensor or a plain container.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from coset.errors import StateError
+from coset.files import atomic_write
+from coset.state import State
+
+INDEX = "model.safetensors.index.json"
+PICKLES = (".pt", ".pth", ".bin")
+WRAPPERS = ("state_dict", "model")  # the entry of a training checkpoint that holds the state
+
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+
+
+class LazyState(Mapping[str, Tensor]):
+    """A read-only State over safetensors files, which reads one tensor at each access; see `open_state`.
+
+    `metadata` is the text stored beside the tensors, of all files together.
+    """
+
+    def __init__(self, shards: Mapping[str, Any]) -> None:
+        """`shards` gives for each tensor name the open safetensors file that holds it."""
+        self._shards = dict(shards)
+        self.metadata: dict[str, str] = {}
+        for shard in {id(shard): shard for shard in self._shards.values()}.values():
+            self.metadata.update(shard.metadata() or {})
+
+    def __getitem__(self, name: str) -> Tensor:
+        # safetensors returns a view of the mapped file, whose writes the next reader would see.
+        return self._shards[name].get_tensor(name).clone()  # type: ignore[no-any-return]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._shards  # the inherited test would read the tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def shape(self, name: str) -> torch.Size:
+        """The shape of a tensor, without reading it."""
+        return torch.Size(self._shards[name].get_slice(name).get_shape())
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The dtype of a tensor, without reading it."""
+        return DTYPES[self._shards[name].get_slice(name).get_dtype()]
+
+
+def open_state(path: str | Path) -> LazyState:
+    """Open a safetensors file, a `*.index.json`, or a folder with `model.safetensors.index.json`, lazily.
+
+    Raises `StateError` when a file is damaged or the index and its shards do not hold the same tensors.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise StateError(f"There is no file or folder {path}.")
+    if path.is_dir():
+        if not (path / INDEX).is_file():
+            raise StateError(f"The folder {path} has no {INDEX}, so name the checkpoint file itself.")
+        return LazyState(_open_index(path / INDEX))
+    if path.name.endswith(".index.json"):
+        return LazyState(_open_index(path))
+    if path.suffix == ".safetensors":
+        shard = _open_shard(path)
+        return LazyState(dict.fromkeys(shard.keys(), shard))
+    raise StateError(f"{path} cannot be read one tensor at a time: its name must end in .safetensors.")
+
+
+def load_state(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Tensor]:
+    """Read a State from whatever `open_state` opens, or from a `.pt`, `.pth` or `.bin` of plain tensors.
+
+    A pickle that wraps its state as `{"state_dict": ...}` or `{"model": ...}` is unwrapped. Names are taken
+    as they are stored; safetensors does not keep their order. `coset.state.check` tells whether the
+    state fits a model and is finite.
+    """
+    path = Path(path)
+    if path.is_file() and path.suffix in PICKLES:
+        state: State = _load_pickle(path)
+    elif path.is_file() and not path.name.endswith((".safetensors", ".index.json")):
+        raise StateError(
+            f"{path} is of no known format: its name must end in .safetensors, .index.json or one of "
+            f"{', '.join(PICKLES)}."
+        )
+    else:
+        state = open_state(path)
+    return {name: x.to(device) for name, x in state.items()}
+
+
+def save_state(state: State, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a State or population to a `.safetensors` file, atomically, with `metadata` beside the tensors.
+
+    Tensors that share memory (tied weights, views) are each written in full under their own name. On
+    failure there is no new file and an old one is untouched.
+    """
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise StateError(f"A state is saved as safetensors, so the name {path} must end in .safetensors.")
+    tensors: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, x in state.items():
+        if x.dtype not in DTYPES.values() or x.layout != torch.strided:
+            raise StateError(f"Tensor '{name}' ({x.dtype}, {x.layout}) cannot be stored in safetensors.")
+        x = x.detach().cpu().contiguous()
+        # safetensors refuses shared memory, since a reader could not restore the sharing.
+        storage = x.untyped_storage().data_ptr()
+        tensors[name] = x.clone() if storage in storages else x
+        storages.add(storage)
+    try:
+        with atomic_write(path) as temporary:
+            # transformers reads only files that say in which framework's layout they are.
+            save_file(tensors, temporary, {"format": "pt", **(metadata or {})})
+    except (OSError, SafetensorError) as error:
+        raise StateError(f"{path} cannot be written: {_reason(error)}.") from error
+
+
+def _open_shard(path: Path) -> Any:
+    try:
+        shard: Any = safe_open(path, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise StateError(f"{path} is not a complete safetensors file: {_reason(error)}.") from error
+    for name in shard.keys():  # noqa: SIM118 (not a mapping)
+        if (dtype := shard.get_slice(name).get_dtype()) not in DTYPES:
+            raise StateError(f"Tensor '{name}' in {path} has dtype {dtype}, which torch cannot hold.")
+    return shard
+
+
+def _open_index(path: Path) -> dict[str, Any]:
+    """The open shard of each tensor that the index `{"weight_map": {tensor: shard file}}` names."""
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(f"{path} is not a JSON index: {_reason(error)}.") from error
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        raise StateError(f"{path} has no weight_map from tensor names to shard files.")
+    shards = {}
+    for file in dict.fromkeys(weight_map.values()):
+        # An index must not lead out of its own folder.
+        if Path(file).name != file or not (path.parent / file).is_file():
+            raise StateError(f"{path} names the shard '{file}', which is not a file in its folder.")
+        shards[file] = _open_shard(path.parent / file)
+        held, listed = set(shards[file].keys()), {n for n, f in weight_map.items() if f == file}
+        if listed - held:
+            raise StateError(f"{path} puts '{min(listed - held)}' in the shard {file}, which lacks it.")
+        if held - listed:
+            raise StateError(f"{path} does not put '{min(held - listed)}' in the shard {file}, which has it.")
+    return {name: shards[file] for name, file in weight_map.items()}
+
+
+def _load_pickle(path: Path) -> State:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle can raise anything; torch's text advises to run its code
+        raise StateError(
+            f"{path} is damaged or holds more than plain tensors, so it is not loaded: save the state_dict() "
+            "alone, or as safetensors."
+        ) from error
+    for wrapper in WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+            break
+    if not isinstance(content, Mapping):
+        raise StateError(f"{path} holds {type(content).__name__} where a dict of tensors is expected.")
+    for name, x in content.items():
+        if not isinstance(name, str) or not isinstance(x, Tensor):
+            raise StateError(f"Entry {name!r} in {path} is {type(x).__name__} and not a named tensor.")
+    return {name: x.detach() for name, x in content.items()}
+
+
+def _reason(error: BaseException) -> str:
+    """The cause on one line, without the file name that the sentence has already."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()).rstrip(".")

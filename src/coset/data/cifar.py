@@ -1,0 +1,96 @@
+"""CIFAR-10 and CIFAR-100, from the python batches of their author or, the first, from mosaics."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+
+from coset.data import download, hashes, locate, mosaic, pickles
+from coset.data.dataset import DataSet
+from coset.data.images import Labelled, image_set
+
+URL = "https://www.cs.toronto.edu/~kriz"
+ARCHIVE_HASHES = {
+    "cifar-10-python.tar.gz": "md5:c58f30108f718f92721af3b95e74349a",
+    "cifar-100-python.tar.gz": "md5:eb9058c3a382ffc7106e4002c42a8d85",
+}
+HASHES_10 = {
+    "cifar-10-batches-py/data_batch_1": "md5:c99cafc152244af753f735de768cd75f",
+    "cifar-10-batches-py/data_batch_2": "md5:d4bba439e000b95fd0a9bffe97cbabec",
+    "cifar-10-batches-py/data_batch_3": "md5:54ebc095f3ab1f0389bbae665268c751",
+    "cifar-10-batches-py/data_batch_4": "md5:634d18415352ddfa80567beed471001a",
+    "cifar-10-batches-py/data_batch_5": "md5:482c414d41f54cd18b22e5b47cb7c3cb",
+    "cifar-10-batches-py/test_batch": "md5:40351d587109b95175f43aff81a1287e",
+}
+HASHES_100 = {
+    "cifar-100-python/train": "md5:16019d7e3df5f24257cddd939b257f8d",
+    "cifar-100-python/test": "md5:f0ef6b0ae62326f3e7ffdfab6717acfc",
+    "cifar-100-python/meta": "md5:7973b15100ade9c7d40fb424638fde48",
+}
+
+CLASSES_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+def cifar10(*, flatten: bool) -> DataSet:
+    """CIFAR-10: 50000 + 10000 colour images of 32x32, ten classes."""
+    pictures = [f"cifar-10/{name}" for name in mosaic.HASHES]
+    mosaics = locate.find_all(pictures)
+    if mosaics is not None and locate.find_all(HASHES_10) is None:
+        train, test = mosaic.labelled(mosaics)
+    else:
+        *batches, last = _obtain("cifar-10-python.tar.gz", HASHES_10, pictures)
+        parts = [_batch(path, HASHES_10, b"labels") for path in batches]
+        train = (np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))
+        test = _batch(last, HASHES_10, b"labels")
+    mean, std = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    return image_set("cifar10", train, test, CLASSES_10, mean, std, flatten=flatten)
+
+
+def cifar100(*, flatten: bool, coarse: bool) -> DataSet:
+    """CIFAR-100: 50000 + 10000 colour images of 32x32, 100 classes, or their 20 groups if `coarse`."""
+    kind = b"coarse" if coarse else b"fine"
+    *parts, meta = _obtain("cifar-100-python.tar.gz", HASHES_100)
+    train, test = (_batch(path, HASHES_100, kind + b"_labels") for path in parts)
+    names = pickles.parse(hashes.read(meta, HASHES_100["cifar-100-python/meta"]), str(meta))
+    classes = [name.decode() for name in names[kind + b"_label_names"]]
+    mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
+    return image_set("cifar100", train, test, classes, mean, std, flatten=flatten)
+
+
+def _batch(path: Path, expected: dict[str, str], labels: bytes) -> Labelled:
+    """Images and the labels under the key `labels`, of one python batch."""
+    content = hashes.read(path, expected[f"{path.parent.name}/{path.name}"])
+    batch = pickles.parse(content, str(path))
+    return batch[b"data"].reshape(-1, 3, 32, 32), np.array(batch[labels], dtype=np.uint8)
+
+
+def _obtain(archive: str, names: Collection[str], otherwise: Collection[str] = ()) -> list[Path]:
+    """Paths of the batches, from the archive on the net if they are nowhere here.
+
+    `otherwise` names the files that would have done as well.
+    """
+    found = locate.find_all(names)
+    if found is not None:
+        return found
+    url = f"{URL}/{archive}"
+    try:
+        packed = download.fetch(url)
+    except download.UnreachableError as error:
+        raise locate.absent(_lacking(names, otherwise), str(error)) from error
+    hashes.verify(packed, url, ARCHIVE_HASHES[archive])
+    with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
+        for name in names:
+            member = tar.extractfile(name)
+            assert member is not None, "a verified archive holds its batches as files"
+            download.store(locate.cache() / name, member.read())
+    return [locate.cache() / name for name in names]
+
+
+def _lacking(*layouts: Collection[str]) -> str:
+    """The first missing file of the layout of which most is here, which is the one to complete."""
+    begun = max(layouts, key=lambda names: sum(locate.find(name) is not None for name in names))
+    return next(name for name in begun if locate.find(name) is None)

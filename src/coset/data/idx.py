@@ -1,0 +1,94 @@
+"""MNIST and Fashion-MNIST, in the idx format of their authors."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coset.data import download, hashes, locate
+from coset.data.dataset import DataSet
+from coset.data.images import Labelled, image_set
+
+URLS = {
+    "mnist": "https://ossci-datasets.s3.amazonaws.com/mnist",
+    "fashion-mnist": "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com",
+}
+
+# Of the unpacked files; the packed ones have the md5 sums that torchvision publishes.
+HASHES = {
+    "mnist": {
+        "train-images-idx3-ubyte": "sha256:ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "train-labels-idx1-ubyte": "sha256:65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "t10k-images-idx3-ubyte": "sha256:0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "t10k-labels-idx1-ubyte": "sha256:ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    },
+    "fashion-mnist": {
+        "train-images-idx3-ubyte": "sha256:c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "train-labels-idx1-ubyte": "sha256:bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "t10k-images-idx3-ubyte": "sha256:5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "t10k-labels-idx1-ubyte": "sha256:0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    },
+}
+
+FASHION_CLASSES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+
+
+def mnist(*, flatten: bool) -> DataSet:
+    """MNIST: 60000 + 10000 grey images of 28x28 handwritten digits."""
+    classes = [str(digit) for digit in range(10)]
+    train, test = _labelled("mnist", "train"), _labelled("mnist", "t10k")
+    return image_set("mnist", train, test, classes, (0.1307,), (0.3081,), flatten=flatten)
+
+
+def fashion_mnist(*, flatten: bool) -> DataSet:
+    """Fashion-MNIST: 60000 + 10000 grey images of 28x28 pieces of clothing."""
+    train, test = _labelled("fashion-mnist", "train"), _labelled("fashion-mnist", "t10k")
+    return image_set("fashion-mnist", train, test, FASHION_CLASSES, (0.2860,), (0.3530,), flatten=flatten)
+
+
+def _labelled(name: str, part: str) -> Labelled:
+    images = _array(name, f"{part}-images-idx3-ubyte")
+    return images[:, None], _array(name, f"{part}-labels-idx1-ubyte")
+
+
+def _array(name: str, file: str) -> NDArray[np.uint8]:
+    expected = HASHES[name][file]
+    path = locate.find(f"{name}/{file}.gz", f"{name}/{file}") or _download(name, file, expected)
+    return parse(hashes.read(path, expected))
+
+
+def _download(name: str, file: str, expected: str) -> Path:
+    url = f"{URLS[name]}/{file}.gz"
+    try:
+        packed = download.fetch(url)
+    except download.UnreachableError as error:
+        raise locate.absent(f"{name}/{file}.gz", str(error)) from error
+    hashes.verify(hashes.unpack(packed, url), url, expected)
+    path = locate.cache() / name / f"{file}.gz"
+    download.store(path, packed)
+    return path
+
+
+def parse(content: bytes) -> NDArray[np.uint8]:
+    """Bytes of an idx file of unsigned bytes to an array.
+
+    The header is big-endian: two zero bytes, the type (8), the number of dimensions, then the length
+    of each as 32 bits.
+    """
+    dimensions = content[3]
+    shape = struct.unpack_from(f">{dimensions}I", content, 4)
+    return np.frombuffer(content, np.uint8, offset=4 + 4 * dimensions).reshape(shape)

@@ -1,0 +1,62 @@
+"""The symmetry group of a model: inferred from its graph, verified by running it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from coset.symmetry.axes import Concat, Fixed, Interleave, Product, Units
+from coset.symmetry.build import build
+from coset.symmetry.group import Element, Group, IndexSet, ScaledAxis, Scaling
+from coset.symmetry.infer import infer
+from coset.symmetry.symmetry import FixedAxis, Symmetry
+from coset.symmetry.trace import trace
+from coset.symmetry.verify import Verification, check
+
+__all__ = [
+    "Concat",
+    "Element",
+    "Fixed",
+    "FixedAxis",
+    "Group",
+    "IndexSet",
+    "Interleave",
+    "Product",
+    "ScaledAxis",
+    "Scaling",
+    "Symmetry",
+    "Units",
+    "Verification",
+    "symmetry",
+]
+
+
+def symmetry(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    strict: bool = False,
+    verify: bool = True,
+) -> Symmetry:
+    """Infer the symmetry group of ``model`` in evaluation mode and verify it by running the model.
+
+    An op without a rule fixes what it touches, listed in ``Symmetry.fixed``; ``strict`` raises instead.
+    A model on the meta device has no weights to run with and is not verified.
+    """
+    start = time.perf_counter()
+    traced = trace(model, args, kwargs)
+    exported = time.perf_counter()
+    found = build(infer(traced, strict), traced.aliases)
+    inferred = time.perf_counter()
+    seconds = {"export": exported - start, "inference": inferred - exported, "verification": 0.0}
+    real = not any(tensor.is_meta for tensor in model.state_dict().values())
+    if not verify or not real:
+        return replace(found, seconds=seconds)
+    verification = check(found, model, args, kwargs)
+    seconds["verification"] = time.perf_counter() - inferred
+    return replace(found, verification=verification, seconds=seconds)

@@ -1,0 +1,207 @@
+"""The symmetry group of a model: index sets, groups, elements and their action on states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from coset.errors import SymmetryError
+
+
+@dataclass(frozen=True)
+class IndexSet:
+    """A set of units that some axes of the state index.
+
+    over
+        index sets this one is fibred over: a separate copy for each of their values
+    movable
+        whether the units can be permuted
+    """
+
+    name: str
+    size: int
+    over: tuple[str, ...] = ()
+    movable: bool = True
+
+
+@dataclass(frozen=True)
+class Group:
+    """Permutations of the units of one index set, one for each of ``copies`` fibres.
+
+    members: the (tensor, axis) pairs on which the units stand.
+    """
+
+    name: str
+    size: int
+    members: tuple[tuple[str, int], ...]
+    copies: int = 1
+    over: tuple[str, ...] = ()
+    kind: Literal["permutation"] = "permutation"
+
+    @property
+    def log_order(self) -> float:
+        return self.copies * math.lgamma(self.size + 1)
+
+
+@dataclass(frozen=True)
+class ScaledAxis:
+    """How a scaling acts on one axis: t -> (t + offset) c^power - offset.
+
+    axis None is the whole tensor; ``occurrence`` counts where the units stand on the axis more than once.
+    """
+
+    tensor: str
+    axis: int | None
+    power: float
+    offset: float = 0.0
+    occurrence: int = 0
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """A free factor for each unit of an index set: positive (``scaling``) or a sign (``sign``).
+
+    exact is False where a norm's epsilon breaks the invariance in the last digits; ``note`` says which op.
+    """
+
+    name: str
+    units: str
+    size: int
+    members: tuple[ScaledAxis, ...]
+    copies: int = 1
+    over: tuple[str, ...] = ()
+    kind: Literal["scaling", "sign"] = "scaling"
+    exact: bool = True
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Element:
+    """A group element: unit i of the result is unit p[i] of the argument, times its factor.
+
+    permutations
+        index set -> (*batch, size), or (*batch, copies, size) for fibred sets; absent means identity
+    scales
+        scaling -> factors of the same shape; absent means one
+    """
+
+    sets: Mapping[str, IndexSet] = field(repr=False)
+    permutations: Mapping[str, Tensor]
+    scales: Mapping[str, Tensor] = field(default_factory=dict)
+    units: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The permutation of a group."""
+        if name not in self.sets:
+            raise SymmetryError(f"there is no group {name!r}")
+        found = self.permutations.get(name)
+        return self._identity(name) if found is None else found
+
+    def _identity(self, name: str) -> Tensor:
+        known = self.sets[name]
+        row = torch.arange(known.size)
+        return row.expand(self._copies(name), known.size) if known.over else row
+
+    def _copies(self, name: str) -> int:
+        return math.prod(self.sets[base].size for base in self.sets[name].over)
+
+    def _flat(self, name: str) -> Tensor:
+        """(*batch, copies, size)."""
+        p = self[name]
+        return p if self.sets[name].over else p.unsqueeze(-2)
+
+    def source_copy(self, name: str) -> Tensor:
+        """(*batch, copies) which fibre of the argument each fibre of the result comes from."""
+        over = self.sets[name].over
+        sizes = [self.sets[base].size for base in over]
+        grid = torch.cartesian_prod(*[torch.arange(n) for n in sizes]).reshape(-1, len(sizes))
+        source = torch.zeros(grid.shape[0], dtype=torch.long)
+        for k, base in enumerate(over):
+            copy = torch.zeros(grid.shape[0], dtype=torch.long)
+            for outer in self.sets[base].over:
+                copy = copy * self.sets[outer].size + grid[:, over.index(outer)]
+            p = self._flat(base)
+            source = source * sizes[k] + p[..., copy.to(p.device), grid[:, k].to(p.device)]
+        return source
+
+    def _pull(self, name: str, x: Tensor) -> Tensor:
+        """x of shape (*batch, copies, size) read at the source of each unit."""
+        p = self._flat(name)
+        if self.sets[name].over:
+            copy = self.source_copy(name).to(x.device)
+            batch = _joint(copy.shape[:-1], x.shape[:-2])
+            x = x.expand(*batch, *x.shape[-2:])
+            x = x.gather(-2, copy.expand(*batch, copy.shape[-1]).unsqueeze(-1).expand(x.shape))
+        batch = _joint(p.shape[:-2], x.shape[:-2])
+        return x.expand(*batch, *x.shape[-2:]).gather(-1, p.expand(*batch, *p.shape[-2:]).to(x.device))
+
+    def _shaped(self, units: str, x: Tensor) -> Tensor:
+        return x if units in self.sets and self.sets[units].over else x.squeeze(-2)
+
+    def _scale(self, name: str) -> tuple[str, Tensor]:
+        units = self.units[name]
+        x = self.scales[name]
+        return units, x if units in self.sets and self.sets[units].over else x.unsqueeze(-2)
+
+    def __matmul__(self, other: Element) -> Element:
+        """self after other: act(g @ h, s) == act(g, act(h, s))."""
+        moved = [n for n in self.sets if n in self.permutations or n in other.permutations]
+        moved = [n for n in self.sets if n in moved or any(b in moved for b in self.sets[n].over)]
+        moved = [n for n in moved if self.sets[n].movable]
+        permutations = {n: self._shaped(n, self._pull(n, other._flat(n))) for n in moved}
+        scales: dict[str, Tensor] = {}
+        for name in {**self.scales, **other.scales}:
+            parts: list[Tensor] = []
+            units = self.units.get(name, other.units.get(name, ""))
+            if name in self.scales:
+                parts.append(self._scale(name)[1])
+            if name in other.scales:
+                theirs = other._scale(name)[1]
+                parts.append(self._pull(units, theirs) if units in self.sets else theirs)
+            scales[name] = self._shaped(units, math.prod(parts[1:], start=parts[0]))
+        return Element(self.sets, permutations, scales, {**self.units, **other.units})
+
+    def inverse(self) -> Element:
+        permutations: dict[str, Tensor] = {}
+        for name in self.sets:
+            touched = name in self.permutations or any(b in self.permutations for b in self.sets[name].over)
+            if touched and self.sets[name].movable:
+                rows = self._push(name, torch.arange(self.sets[name].size))
+                permutations[name] = self._shaped(name, rows)
+        scales: dict[str, Tensor] = {}
+        for name in self.scales:
+            units, x = self._scale(name)
+            scales[name] = self._shaped(units, self._push(units, 1 / x) if units in self.sets else 1 / x)
+        return Element(self.sets, permutations, scales, self.units)
+
+    def _push(self, name: str, x: Tensor) -> Tensor:
+        """Write x of shape (..., copies, size) to the source of each unit: the inverse of ``_pull``."""
+        p = self._flat(name)
+        batch = _joint(p.shape[:-2], x.shape[:-2])
+        p = p.expand(*batch, *p.shape[-2:])
+        x = x.to(p.device).expand(p.shape)
+        rows = torch.empty_like(x, memory_format=torch.contiguous_format).scatter_(-1, p, x)
+        if not self.sets[name].over:
+            return rows
+        copy = self.source_copy(name).to(p.device)
+        batch = _joint(batch, copy.shape[:-1])
+        rows = rows.expand(*batch, *rows.shape[-2:])
+        at = copy.expand(*batch, copy.shape[-1]).unsqueeze(-1).expand(rows.shape)
+        return torch.empty_like(rows, memory_format=torch.contiguous_format).scatter_(-2, at, rows)
+
+    def to(self, device: torch.device | str) -> Element:
+        return Element(
+            self.sets,
+            {name: p.to(device) for name, p in self.permutations.items()},
+            {name: c.to(device) for name, c in self.scales.items()},
+            self.units,
+        )
+
+
+def _joint(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    return tuple(torch.broadcast_shapes(a, b))  # type: ignore[no-untyped-call]

@@ -1,0 +1,31 @@
+"""One small rule per op family; importing this package registers them all."""
+
+from coset.symmetry.rules import (
+    attention,
+    blocks,
+    constants,
+    convolution,
+    elementwise,
+    indexing,
+    linear,
+    norm,
+    recurrent,
+    reduction,
+    reshape,
+    spatial,
+)
+
+__all__ = [
+    "attention",
+    "blocks",
+    "constants",
+    "convolution",
+    "elementwise",
+    "indexing",
+    "linear",
+    "norm",
+    "recurrent",
+    "reduction",
+    "reshape",
+    "spatial",
+]

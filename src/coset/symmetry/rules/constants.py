@@ -1,0 +1,53 @@
+"""Tensors made from nothing: equal entries leave every axis free, counted entries are their own indices."""
+
+from __future__ import annotations
+
+from coset.symmetry.call import Call, NoRuleError, Result, rule
+from coset.symmetry.tape import LINEAR, Value
+from coset.symmetry.terms import units
+
+ZEROS = ("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_permuted")
+EQUAL = ("ones", "ones_like", "new_ones", "full", "full_like", "new_full", "scalar_tensor", "fill")
+
+
+@rule(*ZEROS)
+def zeros(call: Call) -> Result:
+    return call.tape.zero([units(size) for size in call.shape])
+
+
+@rule(*EQUAL)
+def equal_entries(call: Call) -> Result:
+    return Value(tuple(units(size) for size in call.shape))
+
+
+@rule("arange")
+def arange(call: Call) -> Result:
+    """0, 1, ..., n-1 is the list of positions of its own axis."""
+    if call.get("start", 0) != 0 or call.get("step", 1) != 1:
+        raise NoRuleError("does not start at zero")
+    term = units(call.shape[0])
+    return Value((term,), term)
+
+
+@rule(
+    "eye",
+    "tril_indices",
+    "triu_indices",
+    "linspace",
+    "logspace",
+    "_tensor_constant",
+    "rand",
+    "randn",
+    "randint",
+    "randperm",
+)
+def ordered_constant(call: Call) -> Result:
+    return call.fresh(call.shape, "constant")
+
+
+@rule("tril", "triu")
+def triangle(call: Call) -> Result:
+    value = call.tensor("self")
+    for axis in (-1, -2):
+        call.tape.fix(value.axes[axis], "triangular mask")
+    return call.tape.map(value, LINEAR)

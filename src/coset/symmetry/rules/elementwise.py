@@ -1,0 +1,259 @@
+"""Elementwise ops with broadcasting, sorted by what they do to a positive factor and to a sign."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from coset.symmetry.call import Call, NoRuleError, Result, rule
+from coset.symmetry.tape import (
+    EVEN,
+    HOMOGENEOUS,
+    LINEAR,
+    MAGNITUDE,
+    NONLINEAR,
+    ODD,
+    THRESHOLD,
+    Exploded,
+    Law,
+    Value,
+)
+from coset.symmetry.terms import find
+
+# Adding a constant this small, as norms do before a root, changes a scale only in the last digits.
+LARGEST_EPSILON = 1e-3
+
+IDENTITY = (
+    "clone",
+    "contiguous",
+    "dropout",
+    "native_dropout",
+    "feature_dropout",
+    "alpha_dropout",
+    "to",
+    "_to_copy",
+    "detach",
+    "alias",
+    "type_as",
+    "lift_fresh_copy",
+    "lift_fresh",
+    "view_of",
+    "positive",
+    "conj",
+    "resolve_conj",
+    "resolve_neg",
+    "float",
+    "half",
+    "double",
+    "requires_grad_",
+)
+LAWS: dict[Law, tuple[str, ...]] = {
+    LINEAR: ("neg", "real"),
+    HOMOGENEOUS: ("relu", "leaky_relu", "rrelu", "rrelu_with_noise"),
+    ODD: ("tanh", "hardtanh", "erf", "sin", "asinh", "atan", "arctan", "tan", "sinh", "softsign", "softshrink",
+          "hardshrink", "tanhshrink", "round", "trunc"),
+    EVEN: ("cos", "cosh"),
+    MAGNITUDE: ("abs",),
+    THRESHOLD: ("sign", "sgn", "logical_not", "isnan", "isinf", "isfinite", "signbit"),
+    NONLINEAR: ("gelu", "silu", "sigmoid", "exp", "expm1", "exp2", "log", "log2", "log10", "log1p", "hardswish",
+                "hardsigmoid", "relu6", "softplus", "mish", "elu", "selu", "celu", "log_sigmoid",
+                "log_sigmoid_forward", "logit", "floor", "ceil", "frac", "bitwise_not", "lgamma", "digamma",
+                "erfinv", "nan_to_num", "clamp", "clamp_min", "clamp_max", "clip", "threshold", "bernoulli",
+                "acos", "asin", "acosh", "atanh", "erfc", "i0"),
+}  # fmt: skip
+POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0}
+CHOICES = ("maximum", "minimum", "fmax", "fmin", "max.other", "min.other")
+COMPARISONS = (
+    "ne", "lt", "gt", "le", "ge", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
+    "bitwise_xor", "__and__", "__or__", "__xor__", "isin", "bitwise_left_shift", "bitwise_right_shift",
+)  # fmt: skip
+JOINT = (
+    "fmod",
+    "remainder",
+    "floor_divide",
+    "atan2",
+    "xlogy",
+    "logaddexp",
+    "hypot",
+    "copysign",
+    "lerp",
+    "logaddexp2",
+)
+
+
+def spread(call: Call, values: Sequence[Value | Exploded], act: Callable[[list[Value]], Value]) -> Value | Exploded:
+    """Apply an elementwise op slice by slice where an operand is exploded; a tensor constant there serves all."""
+    exploded = [value for value in values if isinstance(value, Exploded)]
+    rank = max(len(value.shape) for value in values)
+    places = {value.axis + rank - len(value.shape) for value in exploded}
+    if len(places) != 1:
+        return act([call.number(value) for value in values])
+    place = places.pop()
+    count = len(exploded[0].parts)
+    rows: list[list[Value]] = []
+    for k in range(count):
+        row = []
+        for value in values:
+            at = place - (rank - len(value.shape))
+            if isinstance(value, Exploded):
+                row.append(value.parts[k])
+            elif at < 0:
+                row.append(value)
+            elif value.shape[at] == 1:
+                kept = [[term] for d, term in enumerate(value.axes) if d != at]
+                row.append(call.regroup(value, kept, value.content))
+            else:
+                return act([call.number(value) for value in values])
+        rows.append([call.number(value) for value in row])
+    return Exploded(place, tuple(act(row) for row in rows))
+
+
+@rule(*IDENTITY)
+def identity(call: Call) -> Result:
+    return call.values()[0]
+
+
+@rule(*[name for names in LAWS.values() for name in names])
+def unary(call: Call) -> Result:
+    law = next(law for law, names in LAWS.items() if call.op in names)
+    values = call.values()
+    if len(values) > 1:
+        return joint(call)
+    result = spread(call, values[:1], lambda row: call.tape.map(row[0], law))
+    return [result, None] if len(call.shapes) > 1 and isinstance(result, Value) else result
+
+
+@rule(*POWERS)
+def power(call: Call) -> Result:
+    exponent = POWERS[call.op]
+    return spread(call, call.values()[:1], lambda row: call.tape.map(row[0], LINEAR, power=exponent))
+
+
+@rule("pow")
+def pow_(call: Call) -> Result:
+    exponent = call.get("exponent")
+    if isinstance(exponent, Value | Exploded) or not isinstance(call.arguments["self"], Value | Exploded):
+        return joint(call)
+    return spread(call, call.values()[:1], lambda row: call.tape.map(row[0], LINEAR, power=float(exponent)))
+
+
+@rule("prelu", "_prelu_kernel")
+def prelu(call: Call) -> Result:
+    """max(x, 0) + a min(x, 0): homogeneous in x; the slope is one number a channel (axis 1) and has no scale."""
+    x, slope = call.tensor("self"), call.tensor("weight")
+    kept = call.tape.map(x, HOMOGENEOUS)
+    slope = call.tape.map(slope, NONLINEAR)
+    if call.op == "_prelu_kernel" or slope.shape == (1,):
+        return call.tape.broadcast("multiply", [kept, slope], [1.0, 1.0])
+    letters = list(range(len(x.axes)))
+    return call.tape.multiply([(kept, letters), (slope, [min(1, len(x.axes) - 1)])], letters)
+
+
+@rule("add", "sub", "rsub", "subtract")
+def add(call: Call) -> Result:
+    values = call.values()
+    if len(values) == 1:
+        other = next(
+            (v for k, v in call.arguments.items() if k in ("other", "self") and isinstance(v, int | float)),
+            1.0,
+        )
+        if other == 0:
+            return values[0]
+        tiny = abs(float(other)) <= LARGEST_EPSILON
+        law = HOMOGENEOUS if tiny else NONLINEAR
+        return spread(call, values, lambda row: call.tape.map(row[0], law, approximate=tiny))
+    return spread(call, values, lambda row: call.tape.broadcast("add", row))
+
+
+@rule("maximum", "minimum", "fmax", "fmin")
+def choose(call: Call) -> Result:
+    """Equivariant under a common positive factor, not under a sign."""
+    return spread(call, call.values(), lambda row: call.tape.map(call.tape.broadcast("add", row), HOMOGENEOUS))
+
+
+@rule("mul", "multiply")
+def mul(call: Call) -> Result:
+    values = call.values()
+    if len(values) == 1:
+        return spread(call, values, lambda row: call.tape.map(row[0], LINEAR))
+    return spread(call, values, lambda row: call.tape.broadcast("multiply", row, [1.0] * len(row)))
+
+
+@rule("div", "true_divide", "divide")
+def div(call: Call) -> Result:
+    values = call.values()
+    if call.get("rounding_mode") is not None:
+        return joint(call)
+    if len(values) == 1:
+        inverse = not isinstance(call.arguments["self"], Value | Exploded)
+        return spread(call, values, lambda row: call.tape.map(row[0], LINEAR, power=-1.0 if inverse else 1.0))
+    return spread(call, values, lambda row: call.tape.broadcast("multiply", row, [1.0, -1.0]))
+
+
+@rule("addcmul", "addcdiv")
+def addcmul(call: Call) -> Result:
+    base, a, b = call.tensor("self"), call.tensor("tensor1"), call.tensor("tensor2")
+    sign = 1.0 if call.op == "addcmul" else -1.0
+    return call.tape.broadcast("add", [base, call.tape.broadcast("multiply", [a, b], [1.0, sign])])
+
+
+@rule("where", "masked_fill")
+def where(call: Call) -> Result:
+    """A choice by a condition that has no scale itself."""
+    names = ("condition", "self", "other") if call.op == "where" else ("mask", "self", "value")
+    if len(call.shapes) > 1 or "self" not in call.arguments:
+        raise NoRuleError("positions depend on the data")
+    condition = call.tape.map(call.tensor(names[0]), NONLINEAR)
+    branches = [call.tensor(name) for name in names[1:] if isinstance(call.arguments.get(name), Value | Exploded)]
+    scalars = [call.arguments[name] for name in names[1:] if isinstance(call.arguments.get(name), int | float)]
+    branches = [branch for branch in branches if branch.axes or len(branches) == 1]
+    if not branches:
+        return call.tape.map(condition, NONLINEAR)
+    chosen = call.tape.broadcast("add", branches) if len(branches) > 1 else branches[0]
+    law = LINEAR if len(branches) == 2 or (scalars and scalars[0] == 0) else NONLINEAR
+    return call.tape.broadcast("multiply", [call.tape.map(chosen, law), condition], [1.0, 1.0])
+
+
+@rule("eq")
+def equal(call: Call) -> Result:
+    """Two index tensors are compared unit by unit when they index the same axis."""
+    values = [call.implode(value) for value in call.values()]
+    contents = [value.content for value in values]
+    if len(values) != 2 or contents[0] is None or contents[1] is None:
+        return joint(call)
+    if find(contents[0]).size != find(contents[1]).size:
+        return joint(call)
+    call.tape.unify(contents[0], contents[1])
+    return call.tape.broadcast("multiply", [Value(value.axes) for value in values], [1.0, 1.0])
+
+
+@rule(*COMPARISONS, *JOINT)
+def joint(call: Call) -> Result:
+    """Several arguments enter together; nothing about their scale survives."""
+
+    def act(row: list[Value]) -> Value:
+        flat = [call.tape.map(value, NONLINEAR) for value in row]
+        return call.tape.broadcast("multiply", flat, [1.0] * len(flat)) if len(flat) > 1 else flat[0]
+
+    return spread(call, call.values(), act)
+
+
+@rule("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax", "cumsum", "cumprod", "logcumsumexp")
+def along(call: Call) -> Result:
+    value = call.tensor("self")
+    axis = call.axis("dim", len(value.axes))
+    if call.op.startswith("cum") or call.op == "logcumsumexp":
+        call.tape.fix(value.axes[axis], "summed up in order")
+        return call.tape.map(value, LINEAR if call.op == "cumsum" else NONLINEAR, over=[axis])
+    return call.tape.map(value, NONLINEAR, over=[axis])
+
+
+@rule("glu")
+def glu(call: Call) -> Result:
+    """a * sigmoid(b) for the two halves of an axis."""
+    from coset.symmetry.rules.blocks import take_apart
+
+    value = call.tensor("self")
+    axis = call.axis("dim", len(value.axes), -1)
+    half = value.axes[axis].size // 2
+    a, b = take_apart(call, value, axis, [(0, half), (half, 2 * half)])
+    return call.tape.broadcast("multiply", [a, call.tape.map(b, NONLINEAR)], [1.0, 1.0])

@@ -1,0 +1,151 @@
+"""Ops that look up positions by number. A tensor of unit indices (`Value.content`) may look up its own axis."""
+
+from __future__ import annotations
+
+from coset.symmetry.call import Call, NoRuleError, Result, rule
+from coset.symmetry.tape import NONLINEAR, Letter, Value
+from coset.symmetry.terms import Term, find
+
+LOOKED_UP = "looked up by number"
+
+
+def look_up(call: Call, term: Term, index: Value) -> None:
+    """Positions of ``term`` are named by the entries of ``index``."""
+    if index.content is not None and find(index.content).size == find(term).size:
+        call.tape.unify(term, index.content)
+    else:
+        call.tape.fix(term, LOOKED_UP)
+        if index.content is not None:
+            call.tape.fix(index.content, LOOKED_UP)
+
+
+def no_scale(call: Call, index: Value) -> Value:
+    return call.tape.map(Value(index.axes), NONLINEAR)
+
+
+@rule("embedding")
+def embedding(call: Call) -> Result:
+    weight, index = call.tensor("weight"), call.whole("indices")
+    look_up(call, weight.axes[0], index)
+    letters: list[Letter] = list(range(len(index.axes)))
+    return call.tape.multiply([(weight, ["row", "unit"]), (no_scale(call, index), letters)], [*letters, "unit"])
+
+
+@rule("index_select")
+def index_select(call: Call) -> Result:
+    value, index = call.tensor("self"), call.whole("index")
+    axis = call.axis("dim", len(value.axes))
+    look_up(call, value.axes[axis], index)
+    letters: list[Letter] = list(range(len(value.axes)))
+    out = [*letters[:axis], "taken", *letters[axis + 1 :]]
+    return call.tape.multiply([(value, letters), (no_scale(call, index), ["taken"])], out)
+
+
+@rule("gather", "take_along_dim")
+def gather(call: Call) -> Result:
+    """out[..., i, ...] = self[..., index[..., i, ...], ...]: other axes are matched position by position."""
+    value, index = call.tensor("self"), call.whole("index" if call.op == "gather" else "indices")
+    axis = call.axis("dim", len(value.axes))
+    look_up(call, value.axes[axis], index)
+    letters: list[Letter] = list(range(len(value.axes)))
+    for d in range(len(value.axes)):
+        if d != axis and value.shape[d] != index.shape[d]:
+            # Only the first positions are looked at.
+            call.tape.fix(value.axes[d], LOOKED_UP)
+            call.tape.fix(index.axes[d], LOOKED_UP)
+            letters[d] = ("source", d)
+    letters[axis] = "row"
+    out: list[Letter] = list(range(len(value.axes)))
+    return call.tape.multiply([(value, letters), (no_scale(call, index), out)], out)
+
+
+@rule("scatter", "scatter_add", "scatter_reduce")
+def scatter(call: Call) -> Result:
+    """The inverse of gather: entries are written to the units that ``index`` names."""
+    base, index = call.tensor("self"), call.whole("index")
+    axis = call.axis("dim", len(base.axes))
+    look_up(call, base.axes[axis], index)
+    source = call.maybe("src") if isinstance(call.arguments.get("src"), Value) else None
+    for d in range(len(base.axes)):
+        if d != axis and base.shape[d] == index.shape[d]:
+            call.tape.unify(base.axes[d], index.axes[d])
+        elif d != axis:
+            call.tape.fix(base.axes[d], LOOKED_UP)
+            call.tape.fix(index.axes[d], LOOKED_UP)
+    entries: list[Letter] = list(range(len(base.axes)))
+    entries[axis] = "entry"
+    written = no_scale(call, index)
+    if source is not None:
+        if source.shape != index.shape:
+            raise NoRuleError("source and index differ in shape")
+        written = call.tape.multiply([(call.tape.map(source, NONLINEAR), entries), (written, entries)], entries)
+    letters: list[Letter] = list(range(len(base.axes)))
+    flat = call.tape.map(base, NONLINEAR)
+    fresh: dict[Letter, Term] = {letter: base.axes[d] for d, letter in enumerate(letters)}
+    spread = [
+        letter if base.shape[d] == index.shape[d] or d == axis else ("short", d) for d, letter in enumerate(entries)
+    ]
+    return call.tape.multiply([(flat, letters), (written, spread)], letters, fresh=fresh)
+
+
+@rule("one_hot")
+def one_hot(call: Call) -> Result:
+    index = call.whole("self")
+    if index.content is not None and find(index.content).size == call.shape[-1]:
+        units = index.content
+    else:
+        units = call.tape.fixed(call.shape[-1], LOOKED_UP)
+        call.number(index)
+    letters: list[Letter] = list(range(len(index.axes)))
+    return call.tape.multiply([(no_scale(call, index), letters)], [*letters, "unit"], fresh={"unit": units})
+
+
+@rule("index", "_unsafe_index")
+def index(call: Call) -> Result:
+    """Advanced indexing: looked-up axes give way to the broadcast axes of the index tensors."""
+    value = call.tensor("self")
+    given = list(call.arguments["indices"])
+    given += [None] * (len(value.axes) - len(given))
+    tensors = [(d, call.implode(item)) for d, item in enumerate(given) if item is not None]
+    if sum(item.shape == value.shape for _, item in tensors) and len(call.shape) == 1:
+        raise NoRuleError("boolean mask")
+    letters: list[Letter] = list(range(len(value.axes)))
+    for d, item in tensors:
+        look_up(call, value.axes[d], item)
+        letters[d] = ("row", d)
+    rank = max(len(item.axes) for _, item in tensors)
+    places: list[Letter] = [("place", k) for k in range(rank)]
+    at = [d for d, _ in tensors]
+    adjacent = at == list(range(at[0], at[0] + len(at)))
+    start = at[0] if adjacent else 0
+    rest = [letter for d, letter in enumerate(letters) if d not in at]
+    out = [*rest[:start], *places, *rest[start:]]
+    ins: list[tuple[Value, list[Letter]]] = [(value, letters)]
+    for _, item in tensors:
+        ins.append((no_scale(call, item), places[rank - len(item.axes) :]))
+    return call.tape.multiply(ins, out)
+
+
+@rule("index_add", "index_put", "_unsafe_index_put", "index_copy", "index_fill", "masked_scatter")
+def index_write(call: Call) -> Result:
+    """Rows of one axis are written by number; the other axes are matched."""
+    base = call.tensor("self")
+    if call.op == "masked_scatter":
+        raise NoRuleError("positions depend on the data")
+    if call.op in ("index_put", "_unsafe_index_put"):
+        given = list(call.arguments["indices"])
+        if len(given) != 1 or given[0] is None or call.tensor("values").shape[1:] != base.shape[1:]:
+            raise NoRuleError("written by several indices")
+        axis, index_, source = 0, call.implode(given[0]), call.tensor("values")
+    else:
+        axis, index_ = call.axis("dim", len(base.axes)), call.whole("index")
+        source = call.tensor("source") if call.has("source") else call.tensor("value")
+    if len(index_.axes) != 1 or len(source.axes) not in (0, len(base.axes)):
+        raise NoRuleError("written by a table of indices")
+    look_up(call, base.axes[axis], index_)
+    letters: list[Letter] = list(range(len(base.axes)))
+    entries = [*letters[:axis], "entry", *letters[axis + 1 :]][: max(len(source.axes), 0)]
+    flat = call.tape.map(base, NONLINEAR)
+    written = call.tape.map(source, NONLINEAR)
+    fresh: dict[Letter, Term] = {letter: base.axes[d] for d, letter in enumerate(letters)}
+    return call.tape.multiply([(flat, letters), (written, entries)], letters, fresh=fresh)

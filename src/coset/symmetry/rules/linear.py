@@ -1,0 +1,95 @@
+"""Sums of products: linear maps, matrix products, einsum."""
+
+from __future__ import annotations
+
+from coset.symmetry.call import Call, NoRuleError, Result, rule
+from coset.symmetry.tape import Letter, Value
+
+
+@rule("linear")
+def linear(call: Call) -> Result:
+    x, weight, bias = call.tensor("input"), call.tensor("weight"), call.maybe("bias")
+    batch: list[Letter] = list(range(len(x.axes) - 1))
+    out = call.tape.multiply([(x, [*batch, "in"]), (weight, ["out", "in"][2 - len(weight.axes) :])],
+                             [*batch, *["out"][: len(weight.axes) - 1]])  # fmt: skip
+    return out if bias is None else call.tape.broadcast("add", [out, bias])
+
+
+@rule("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner")
+def matmul(call: Call) -> Result:
+    a, b = call.values()[:2]
+    return matrix_product(call, call.number(a), call.number(b))
+
+
+def matrix_product(call: Call, a: Value, b: Value) -> Value:
+    """... m k, ... k n -> ... m n, with NumPy's treatment of vectors."""
+    rank = max(len(a.axes), len(b.axes)) - 2
+    left: list[Letter] = [*range(rank - (len(a.axes) - 2), rank), "m", "k"] if len(a.axes) > 1 else ["k"]
+    right: list[Letter] = [*range(rank - (len(b.axes) - 2), rank), "k", "n"] if len(b.axes) > 1 else ["k"]
+    batch: list[Letter] = list(range(max(rank, 0)))
+    out = [*batch, *["m"][: len(a.axes) - 1], *["n"][: len(b.axes) - 1]]
+    return call.tape.multiply([(a, left), (b, right)], out)
+
+
+@rule("addmm", "baddbmm", "addmv", "addbmm")
+def addmm(call: Call) -> Result:
+    names = ("mat", "vec") if call.op == "addmv" else ("batch1", "batch2") if "bmm" in call.op else ("mat1", "mat2")
+    if call.op == "addbmm":
+        raise NoRuleError("batch is summed")
+    out = matrix_product(call, call.tensor(names[0]), call.tensor(names[1]))
+    return call.tape.broadcast("add", [call.tensor("self"), out])
+
+
+@rule("outer", "ger")
+def outer(call: Call) -> Result:
+    a, b = (call.number(value) for value in call.values()[:2])
+    return call.tape.multiply([(a, ["m"]), (b, ["n"])], ["m", "n"])
+
+
+@rule("bilinear")
+def bilinear(call: Call) -> Result:
+    a, b, weight, bias = (
+        call.tensor("input1"),
+        call.tensor("input2"),
+        call.tensor("weight"),
+        call.maybe("bias"),
+    )
+    batch: list[Letter] = list(range(len(a.axes) - 1))
+    out = call.tape.multiply([(a, [*batch, "i"]), (b, [*batch, "j"]), (weight, ["o", "i", "j"])], [*batch, "o"])
+    return out if bias is None else call.tape.broadcast("add", [out, bias])
+
+
+@rule("einsum")
+def einsum(call: Call) -> Result:
+    equation = str(call.get("equation")).replace(" ", "")
+    values = call.tensors("tensors")
+    left, _, right = equation.partition("->")
+    inputs = left.split(",")
+    if "->" not in equation:
+        joined = left.replace(",", "").replace("...", "")
+        right = "..." * ("..." in left) + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
+    pairs = [(value, _expand(letters, len(value.axes))) for value, letters in zip(values, inputs, strict=True)]
+    if any(len(set(letters)) != len(letters) for _, letters in pairs):
+        raise NoRuleError("einsum takes a diagonal")
+    return call.tape.multiply(pairs, _expand(right, len(call.shape)))
+
+
+def _expand(letters: str, rank: int) -> list[Letter]:
+    """One letter an axis; the ellipsis becomes letters counted from its right end."""
+    head, dots, tail = letters.partition("...")
+    extra = rank - len(head) - len(tail) if dots else 0
+    return [*head, *[("batch", k - extra) for k in range(extra)], *tail]
+
+
+@rule("_weight_norm", "_weight_norm_interface")
+def weight_norm(call: Call) -> Result:
+    """w = g v / |v|, the norm over all axes but one: any factor of v along that axis is killed."""
+    from coset.symmetry.tape import NORMALISING
+
+    v, g = call.tensor("v"), call.tensor("g")
+    axis = call.get("dim", 0)
+    axes = range(len(v.axes))
+    over = [d for d in axes if d != axis % len(v.axes)] if axis != -1 else list(axes)
+    direction = call.tape.map(v, NORMALISING, over=over)
+    out = call.tape.broadcast("multiply", [direction, g], [1.0, 1.0])
+    return [out, None] if len(call.shapes) > 1 else out

@@ -1,0 +1,275 @@
+"""Rescalings and sign flips of units that leave the function unchanged.
+
+Under a rescaling each entry of each tensor is multiplied by a factor. Its logarithm is a sum of unknowns, one
+function per slot of units plus one number for the whole tensor. Every step of the tape gives linear
+equations between those of its operands and its result; what remains free is the scaling symmetry. Signs obey
+the same equations modulo two, with odd functions in place of homogeneous ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Literal
+
+from coset.symmetry.equations import Equations
+from coset.symmetry.equations import Expression as Sum
+from coset.symmetry.fibres import Bases
+from coset.symmetry.group import IndexSet, ScaledAxis, Scaling
+from coset.symmetry.slots import Address, Slot, SlotTable, addresses, cells
+from coset.symmetry.tape import Operand, Step, Tape, Value
+from coset.symmetry.terms import Term
+
+Kind = Literal["scaling", "sign"]
+KINDS: tuple[Kind, ...] = ("scaling", "sign")
+Expression = Sum[int]
+
+
+@dataclass
+class Scale:
+    """log factor of an entry = whole + sum over its slots."""
+
+    whole: Expression = field(default_factory=dict)
+    slots: dict[Slot, Expression] = field(default_factory=dict)
+
+
+@dataclass
+class Factor:
+    """One free unknown: the units it belongs to (None: whole tensors) and the power each slot takes of it."""
+
+    kind: Kind
+    leaf: Term | None
+    powers: dict[tuple[str, Slot | None], Fraction]
+    offsets: dict[str, float]
+    approximate: str = ""
+
+    def named(
+        self, number: int, names: Mapping[Term, str], sets: Mapping[str, IndexSet], aliases: Mapping[str, str]
+    ) -> Scaling:
+        units = names[self.leaf] if self.leaf is not None else ""
+        known = sets.get(units, IndexSet("", 1))
+        members = tuple(
+            ScaledAxis(
+                name,
+                slot.axis if slot else None,
+                float(power),
+                self.offsets.get(first, 0.0),
+                slot.occurrence if slot else 0,
+            )
+            for name, first in aliases.items()
+            for (tensor, slot), power in self.powers.items()
+            if tensor == first
+        )
+        owner = next(iter(self.powers))[0].rpartition(".")[0]
+        return Scaling(
+            name=f"{units or owner}.{self.kind}.{number}",
+            units=units,
+            size=known.size,
+            members=members,
+            copies=math.prod(sets[base].size for base in known.over),
+            over=known.over,
+            kind=self.kind,
+            exact=not self.approximate,
+            note=self.approximate,
+        )
+
+
+def find_scalings(parameters: Mapping[str, Value], tape: Tape) -> list[Factor]:
+    """All factors the tape leaves free, some of which others may span (see :func:`independent`)."""
+    return [factor for kind in KINDS for factor in _Solver(kind, parameters, tape).factors()]
+
+
+class _Solver:
+    def __init__(self, kind: Kind, parameters: Mapping[str, Value], tape: Tape) -> None:
+        self.kind = kind
+        self.parameters = parameters
+        self.tape = tape
+        self.equations: Equations[int] = Equations(modulo_two=kind == "sign")
+        self.scales: dict[Value, Scale] = {}
+        self.leaf_of: dict[int, Term | None] = {}
+        self.loose: list[tuple[Expression, str]] = []
+
+    def _fresh(self, value: Value) -> Scale:
+        scale = Scale(self._unknown(None))
+        for slot in SlotTable.of(value).slots:
+            scale.slots[slot] = self._unknown(slot.leaf)
+        return scale
+
+    def _unknown(self, leaf: Term | None) -> Expression:
+        number = len(self.leaf_of)
+        self.leaf_of[number] = leaf
+        return {number: Fraction(1)}
+
+    def factors(self) -> list[Factor]:
+        for value in self.parameters.values():
+            self.scales[value] = self._fresh(value)
+        for value in self.tape.zeros:
+            self.scales[value] = self._fresh(value)
+        for step in self.tape.steps:
+            self._read(step)
+        return self._collect()
+
+    def _scale(self, operand: Operand) -> tuple[Expression, dict[Address, Expression]]:
+        scale = self.scales.get(operand.value, Scale())
+        return scale.whole, {address: scale.slots.get(slot, {}) for address, slot in addresses(operand)}
+
+    def _write(self, operand: Operand, whole: Expression, by_address: Mapping[Address, Expression]) -> None:
+        scale = Scale(self.equations.reduce(whole))
+        for address, slot in addresses(operand):
+            found = by_address.get(address)
+            if found:
+                scale.slots[slot] = self.equations.reduce(found)
+        self.scales[operand.value] = scale
+
+    def _read(self, step: Step) -> None:
+        ins = [self._scale(operand) for operand in step.ins]
+        if not any(whole or any(slots.values()) for whole, slots in ins):
+            return
+        if step.kind == "multiply":
+            self._multiply(step, ins)
+        elif step.kind == "add":
+            self._add(step, ins)
+        elif step.kind == "map":
+            self._map(step, *ins[0])
+        else:
+            self._move(step, ins)
+
+    def _pin(self, whole: Expression, slots: Mapping[Address, Expression]) -> None:
+        self.equations.vanish(whole)
+        for expression in slots.values():
+            self.equations.vanish(expression)
+
+    def _power(self, power: float) -> Fraction | None:
+        """The power as an exact number; None where it has no meaning for a sign."""
+        exact = Fraction(power).limit_denominator(64)
+        return None if self.kind == "sign" and exact.denominator != 1 else exact
+
+    def _multiply(self, step: Step, ins: list[tuple[Expression, dict[Address, Expression]]]) -> None:
+        whole: Expression = {}
+        total: dict[Address, Expression] = {}
+        for (part, slots), power in zip(ins, step.powers, strict=True):
+            exact = self._power(power)
+            if exact is None:
+                self._pin(part, slots)
+                continue
+            whole = self.equations.combine((1, whole), (exact, part))
+            for address, expression in slots.items():
+                total[address] = self.equations.combine((1, total.get(address, {})), (exact, expression))
+        kept = {address for address, _ in addresses(step.outs[0])}
+        for address, expression in total.items():
+            if address not in kept:
+                self.equations.vanish(expression)
+        self._write(step.outs[0], whole, total)
+
+    def _add(self, step: Step, ins: list[tuple[Expression, dict[Address, Expression]]]) -> None:
+        whole = ins[0][0]
+        joint: dict[Address, Expression] = {}
+        kept = {address for address, _ in addresses(step.outs[0])}
+        for part, slots in ins:
+            self.equations.equal(whole, part)
+            for address in kept:
+                expression = slots.get(address, {})
+                self.equations.equal(joint.setdefault(address, expression), expression)
+            for address in slots.keys() - kept:
+                self.equations.vanish(slots[address])
+        self._write(step.outs[0], whole, joint)
+
+    def _map(self, step: Step, whole: Expression, slots: dict[Address, Expression]) -> None:
+        effect = step.law.positive if self.kind == "scaling" else step.law.sign
+        power = self._power(step.powers[0])
+        kept = {address for address, _ in addresses(step.outs[0])}
+        if effect == "pin" or power is None:
+            self._pin(whole, slots)
+            self._write(step.outs[0], {}, {})
+            return
+        mixed = [address for address in slots if address not in kept or address[0] in step.over]
+        if effect == "kill":
+            if self.kind == "scaling":
+                # The statistic is joint over these axes, so the factor must be one number along them.
+                for address in mixed:
+                    self.equations.vanish(slots[address])
+                if step.approximate:
+                    self.loose += [(e, step.op) for e in (whole, *slots.values())]
+            self._write(step.outs[0], {}, {})
+            return
+        for address in mixed:
+            if address not in kept or self.kind == "scaling" or step.centred:
+                self.equations.vanish(self.equations.combine((power, slots[address])))
+        if step.approximate and self.kind == "scaling":
+            self.loose += [(e, step.op) for e in (whole, *slots.values())]
+        scaled = {address: self.equations.combine((power, e)) for address, e in slots.items() if address in kept}
+        self._write(step.outs[0], self.equations.combine((power, whole)), scaled)
+
+    def _move(self, step: Step, ins: list[tuple[Expression, dict[Address, Expression]]]) -> None:
+        whole = ins[0][0]
+        joint: dict[Address, Expression] = {}
+        for part, slots in ins:
+            self.equations.equal(whole, part)
+            for address, expression in slots.items():
+                self.equations.equal(joint.setdefault(address, expression), expression)
+        kept = {address for operand in step.outs for address, _ in addresses(operand)}
+        letters = {segment.letter for operand in step.outs for segment in operand.segments}
+        for address, expression in joint.items():
+            # Blocks may be left behind whole; anything else that disappears was one of many factors.
+            left_behind = isinstance(address[0], tuple) and address[0] not in letters
+            if address not in kept and not left_behind:
+                self.equations.vanish(expression)
+        for operand in step.outs:
+            self._write(operand, whole, joint)
+
+    def _collect(self) -> list[Factor]:
+        """Express every parameter slot in the unknowns left free; one factor per free unknown."""
+        offsets = {
+            name: self.tape.offsets[value] for name, value in self.parameters.items() if value in self.tape.offsets
+        }
+        powers: dict[int, dict[tuple[str, Slot | None], Fraction]] = {}
+        for name, value in self.parameters.items():
+            scale = self.scales[value]
+            entries: list[tuple[Slot | None, Expression]] = [(None, scale.whole), *scale.slots.items()]
+            for slot, expression in entries:
+                for unknown, power in self.equations.reduce(expression).items():
+                    powers.setdefault(unknown, {})[name, slot] = power
+        loose: dict[int, str] = {}
+        for expression, op in self.loose:
+            for unknown in self.equations.reduce(expression):
+                loose.setdefault(unknown, op)
+        return [
+            Factor(self.kind, self.leaf_of[unknown], found, offsets, loose.get(unknown, ""))
+            for unknown, found in sorted(powers.items())
+        ]
+
+
+def independent(factors: list[Factor], parameters: Mapping[str, Value], bases: Bases) -> list[Factor]:
+    """Drop factors that finer ones span: of whole tensors by those of units, of heads by those of their units."""
+    blocks = {name: cells(value) for name, value in parameters.items()}
+    units = [factor for factor in factors if factor.leaf is not None]
+    units.sort(key=lambda factor: len(bases.get(factor.leaf, ())) if factor.leaf else 0, reverse=True)
+    kept: list[Factor] = []
+    spans: dict[tuple[Kind, bool, Term | None], Equations[tuple[str, int]]] = {}
+
+    def span(factor: Factor, leaf: Term | None) -> Equations[tuple[str, int]]:
+        key = (factor.kind, bool(factor.approximate), leaf)
+        return spans.setdefault(key, Equations(modulo_two=factor.kind == "sign"))
+
+    for factor in [*units, *(f for f in factors if f.leaf is None)]:
+        action = _action(factor, blocks)
+        if not span(factor, factor.leaf).reduce(action):
+            continue
+        kept.append(factor)
+        above = [None, *bases.get(factor.leaf, ())] if factor.leaf is not None else [None]
+        for exactness in [factor.approximate] if factor.approximate else ["", "approximate"]:
+            for leaf in above:
+                span(replace(factor, approximate=exactness), leaf).vanish(action)
+    return kept
+
+
+def _action(factor: Factor, blocks: Mapping[str, list[tuple[Slot, ...]]]) -> Sum[tuple[str, int]]:
+    """The power of each block of each tensor when all units take the same factor."""
+    out: Sum[tuple[str, int]] = {}
+    for (tensor, slot), power in factor.powers.items():
+        for k, cell in enumerate(blocks[tensor]):
+            if slot is None or slot in cell:
+                out[tensor, k] = out.get((tensor, k), Fraction(0)) + power
+    return out

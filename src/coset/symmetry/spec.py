@@ -1,0 +1,127 @@
+"""Symmetries as JSON: what inference writes is what a person can write by hand.
+
+    {"groups": {"hidden": 512, "heads": 4, "inner": {"size": 16, "over": ["heads"]}},
+     "tensors": {"0.weight": ["hidden", 784], "0.bias": ["hidden"], "1.weight": [10, "hidden"],
+                 "qkv.weight": [{"concat": [["heads", "inner"], ["heads", "inner"], ["heads", "value"]]}, 64]}}
+
+An axis is the name of a group, a number (a fixed order of that many positions), a list (a product, outermost
+first), or ``{"concat": [...]}`` or ``{"interleave": [...]}``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from coset.errors import SymmetryError
+from coset.symmetry.axes import Axis, Concat, Fixed, Interleave, Product, Units
+from coset.symmetry.group import IndexSet, ScaledAxis, Scaling
+
+
+def axis_to_json(axis: Axis) -> Any:
+    if isinstance(axis, Units):
+        return axis.name
+    if isinstance(axis, Fixed):
+        return axis.size
+    inner = [axis_to_json(part) for part in axis.parts]
+    return inner if isinstance(axis, Product) else {type(axis).__name__.lower(): inner}
+
+
+def axis_from_json(raw: Any, sets: Mapping[str, IndexSet], where: str) -> Axis:
+    if isinstance(raw, str):
+        if raw not in sets:
+            raise SymmetryError(f"{where} names the group {raw!r}, which is not declared under 'groups'")
+        return Units(raw, sets[raw].size)
+    if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
+        return Fixed(raw)
+    if isinstance(raw, list) and raw:
+        return Product(tuple(axis_from_json(part, sets, where) for part in raw))
+    if isinstance(raw, dict) and len(raw) == 1:
+        kind, parts = next(iter(raw.items()))
+        if kind in ("concat", "interleave") and isinstance(parts, list) and parts:
+            inner = tuple(axis_from_json(part, sets, where) for part in parts)
+            if kind == "concat":
+                return Concat(inner)
+            if len({part.size for part in inner}) == 1:
+                return Interleave(inner)
+    forms = "a group name, a size, a list, or a concat or interleave of axes"
+    raise SymmetryError(f"{where} is {raw!r}; an axis is {forms}")
+
+
+def scaling_to_json(scaling: Scaling) -> dict[str, Any]:
+    members = [
+        [m.tensor, m.axis, m.power, *([m.offset, m.occurrence] if m.offset or m.occurrence else [])]
+        for m in scaling.members
+    ]
+    out: dict[str, Any] = {"units": scaling.units, "kind": scaling.kind, "members": members}
+    if not scaling.exact:
+        out["approximate"] = scaling.note
+    return out
+
+
+def scaling_from_json(name: str, raw: Any, sets: Mapping[str, IndexSet]) -> Scaling:
+    where = f"scaling {name!r}"
+    try:
+        units = raw["units"]
+        members = tuple(ScaledAxis(*member) for member in raw["members"])
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise SymmetryError(f"{where} needs 'units' and 'members' as [tensor, axis, power]") from error
+    if units and units not in sets:
+        raise SymmetryError(f"{where} names the group {units!r}, which is not declared under 'groups'")
+    over = sets[units].over if units else ()
+    copies = 1
+    for base in over:
+        copies *= sets[base].size
+    return Scaling(
+        name=name,
+        units=units,
+        size=sets[units].size if units else 1,
+        members=members,
+        copies=copies,
+        over=over,
+        kind=raw.get("kind", "scaling"),
+        exact="approximate" not in raw,
+        note=raw.get("approximate", ""),
+    )
+
+
+def sets_from_json(raw: Any) -> dict[str, IndexSet]:
+    if not isinstance(raw, dict):
+        raise SymmetryError("'groups' must map each group to its size")
+    sets: dict[str, IndexSet] = {}
+    for name, entry in raw.items():
+        form = {"size": entry} if isinstance(entry, int) else entry
+        if not isinstance(form, dict) or not isinstance(form.get("size"), int) or form["size"] < 1:
+            raise SymmetryError(f"group {name!r} needs a positive size")
+        sets[name] = IndexSet(name, form["size"], tuple(form.get("over", ())), bool(form.get("movable", True)))
+    for known in sets.values():
+        for base in known.over:
+            if base not in sets:
+                raise SymmetryError(f"group {known.name!r} lies over {base!r}, which is not declared")
+            if set(sets[base].over) - set(known.over) or known.name in sets[base].over:
+                raise SymmetryError(f"group {known.name!r} must also lie over the bases of {base!r}")
+    return sets
+
+
+def set_to_json(known: IndexSet) -> Any:
+    if not known.over and known.movable:
+        return known.size
+    out: dict[str, Any] = {"size": known.size}
+    if known.over:
+        out["over"] = list(known.over)
+    if not known.movable:
+        out["movable"] = False
+    return out
+
+
+def parse(text: str) -> dict[str, Any]:
+    try:
+        raw = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise SymmetryError(f"the symmetry is not valid JSON (line {error.lineno}: {error.msg})") from error
+    if not isinstance(raw, dict) or "groups" not in raw or "tensors" not in raw:
+        raise SymmetryError("a symmetry needs the keys 'groups' and 'tensors'")
+    if not isinstance(raw["tensors"], dict):
+        raise SymmetryError("'tensors' must map each tensor to its axes")
+    return raw

@@ -1,0 +1,193 @@
+"""`Symmetry`: the group, how it acts, and what it could not use."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from coset.symmetry import spec
+from coset.symmetry.action import Action
+from coset.symmetry.axes import Axis, Concat, Interleave, Product, Units, names
+from coset.symmetry.group import Element, Group, IndexSet, Scaling
+
+if TYPE_CHECKING:
+    from coset.symmetry.verify import Verification
+
+# Random factors are drawn from exp(N(0, SPREAD^2)): far enough from one to be seen, near enough to stay accurate.
+SPREAD = 0.5
+
+
+@dataclass(frozen=True)
+class FixedAxis:
+    """An axis, or a part of one, that cannot move, and the op that says so."""
+
+    tensor: str
+    axis: int
+    size: int
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """Permutations and rescalings of a state that leave the model's function unchanged.
+
+    sets
+        the index sets by name
+    axes
+        state tensor -> what each of its axes indexes
+    scalings
+        groups of units with a free positive factor or sign
+    fixed
+        what could not be used, and why
+    """
+
+    sets: Mapping[str, IndexSet]
+    axes: Mapping[str, tuple[Axis, ...]]
+    scalings: tuple[Scaling, ...] = ()
+    fixed: tuple[FixedAxis, ...] = ()
+    verification: Verification | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """One group per movable index set, in the order of the state."""
+        members: dict[str, list[tuple[str, int]]] = {name: [] for name in self.sets}
+        for tensor, axes in self.axes.items():
+            for d, axis in enumerate(axes):
+                for name in names(axis):
+                    members[name].append((tensor, d))
+        return tuple(
+            Group(known.name, known.size, tuple(members[known.name]), self._copies(known), known.over)
+            for known in self.sets.values()
+            if known.movable and members[known.name]
+        )
+
+    def _copies(self, known: IndexSet) -> int:
+        return math.prod(self.sets[base].size for base in known.over)
+
+    @property
+    def log_order(self) -> float:
+        """log of the number of permutations."""
+        return sum(group.log_order for group in self.groups)
+
+    def identity(self) -> Element:
+        return Element(self.sets, {}, {}, self._units)
+
+    @property
+    def _units(self) -> dict[str, str]:
+        return {scaling.name: scaling.units for scaling in self.scalings}
+
+    def random(
+        self, generator: torch.Generator | None = None, *, batch: int | None = None, scalings: bool = False
+    ) -> Element:
+        """A uniform permutation; with ``scalings`` also random factors and signs of the exact scalings.
+
+        ``batch`` draws that many elements at once, to act on a population of as many states.
+        """
+        device = generator.device if generator is not None else torch.device("cpu")
+        lead = () if batch is None else (batch,)
+
+        def shape(name: str, copies: int, size: int) -> tuple[int, ...]:
+            fibred = name in self.sets and self.sets[name].over
+            return (*lead, copies, size) if fibred else (*lead, size)
+
+        permutations = {
+            known.name: torch.rand(
+                shape(known.name, self._copies(known), known.size), generator=generator, device=device
+            ).argsort(-1)
+            for known in self.sets.values()
+            if known.movable
+        }
+        scales: dict[str, Tensor] = {}
+        for scaling in self.scalings if scalings else ():
+            noise = torch.randn(
+                shape(scaling.units, scaling.copies, scaling.size),
+                generator=generator,
+                device=device,
+                dtype=torch.float64,
+            )
+            if scaling.exact:
+                scales[scaling.name] = noise.sign() if scaling.kind == "sign" else (SPREAD * noise).exp()
+        return Element(self.sets, permutations, scales, self._units)
+
+    def act(self, element: Element, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The image of a state; tensors the symmetry does not mention pass through."""
+        action = Action(self.axes, self.scalings, element)
+        return {name: action.on(name, tensor) for name, tensor in state.items()}
+
+    def verify(
+        self,
+        model: nn.Module,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None = None,
+        trials: int = 3,
+    ) -> float:
+        """Largest relative output deviation under random elements; SymmetryError if the function changes."""
+        from coset.symmetry.verify import check
+
+        return check(self, model, args, kwargs, trials=trials).deviation
+
+    def to_json(self) -> str:
+        used = {name for axes in self.axes.values() for axis in axes for name in names(axis)}
+        raw = {
+            "groups": {name: spec.set_to_json(known) for name, known in self.sets.items() if name in used},
+            "tensors": {name: [spec.axis_to_json(axis) for axis in axes] for name, axes in self.axes.items()},
+            "scalings": {scaling.name: spec.scaling_to_json(scaling) for scaling in self.scalings},
+            "fixed": [[f.tensor, f.axis, f.size, f.op, f.reason] for f in self.fixed],
+        }
+        return json.dumps(raw, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Symmetry:
+        """Read a symmetry that inference or a person wrote; see :mod:`coset.symmetry.spec`."""
+        raw = spec.parse(text)
+        sets = spec.sets_from_json(raw["groups"])
+        axes: dict[str, tuple[Axis, ...]] = {}
+        for tensor, entries in raw["tensors"].items():
+            where = f"tensor {tensor!r}"
+            axes[tensor] = tuple(
+                spec.axis_from_json(entry, sets, f"{where} axis {d}") for d, entry in enumerate(entries)
+            )
+            _check_bases(where, axes[tensor], sets)
+        scalings = tuple(spec.scaling_from_json(n, r, sets) for n, r in raw.get("scalings", {}).items())
+        fixed = tuple(FixedAxis(*entry) for entry in raw.get("fixed", ()))
+        return cls(sets, axes, scalings, fixed)
+
+
+def _check_bases(where: str, axes: tuple[Axis, ...], sets: Mapping[str, IndexSet]) -> None:
+    """A fibred group needs its base on the same tensor."""
+    from coset.errors import SymmetryError
+
+    present = {name for axis in axes for name in names(axis)}
+    for name in present:
+        for base in sets[name].over:
+            if base not in present:
+                raise SymmetryError(f"{where} has the group {name!r} but not {base!r}, which it lies over")
+
+
+def simplify(axis: Axis) -> Axis:
+    """Join neighbouring fixed factors and blocks, which say nothing apart."""
+    if isinstance(axis, Units) or not isinstance(axis, Product | Concat | Interleave):
+        return axis
+    parts = [simplify(part) for part in axis.parts]
+    from coset.symmetry.axes import Fixed
+
+    if all(isinstance(part, Fixed) for part in parts):
+        return Fixed(axis.size)
+    if isinstance(axis, Interleave):
+        return Interleave(tuple(parts))
+    merged: list[Axis] = []
+    for part in parts:
+        if merged and isinstance(part, Fixed) and isinstance(merged[-1], Fixed):
+            size = merged[-1].size * part.size if isinstance(axis, Product) else merged[-1].size + part.size
+            merged[-1] = Fixed(size)
+        else:
+            merged.append(part)
+    return type(axis)(tuple(merged))

@@ -1,0 +1,111 @@
+"""A model and example inputs to a graph of ATen ops, without running on real weights where there are none."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.fx import Graph, GraphModule
+
+from coset.errors import SymmetryError
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a placeholder of the graph holds; ``name`` is its state_dict name for tensors of the state."""
+
+    kind: Literal["state", "input", "constant"]
+    name: str
+
+
+@dataclass(frozen=True)
+class Trace:
+    """An exported model.
+
+    sources
+        what each placeholder is
+    mutated
+        for each entry of the graph's output: the buffer it updates, or None for a real output
+    aliases
+        state name -> the one name that stands for its tensor (tied parameters share one)
+    shapes
+        state name -> shape
+    """
+
+    module: GraphModule
+    sources: Mapping[str, Source]
+    mutated: Sequence[str | None]
+    aliases: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+
+    @property
+    def graph(self) -> Graph:
+        return self.module.graph
+
+
+@contextlib.contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Evaluate without dropout, batch statistics, gradients or fused attention kernels; all restored after."""
+    training = [module for module in model.modules() if module.training]
+    fast = torch.backends.mha.get_fastpath_enabled()
+    try:
+        model.eval()
+        torch.backends.mha.set_fastpath_enabled(False)
+        with torch.no_grad():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+        for module in training:
+            module.training = True
+
+
+def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Every parameter and buffer under every name it has."""
+    yield from model.named_parameters(remove_duplicate=False)
+    yield from model.named_buffers(remove_duplicate=False)
+
+
+def tied_names(model: nn.Module) -> dict[str, str]:
+    """State name -> first name of the same tensor."""
+    state = set(model.state_dict())
+    first: dict[int, str] = {}
+    return {name: first.setdefault(id(tensor), name) for name, tensor in named_tensors(model) if name in state}
+
+
+def trace(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Trace:
+    """Export ``model`` on example inputs. A model on the meta device is traced without any weights."""
+    aliases = tied_names(model)
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in aliases}
+    every = {name: id(tensor) for name, tensor in named_tensors(model)}
+    canonical = {ident: name for name, ident in reversed(list(every.items())) if name in aliases}
+    with evaluation_mode(model):
+        try:
+            program = torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False)
+            program = program.run_decompositions({})
+        except Exception as error:
+            first = next((line for line in str(error).splitlines() if line.strip()), repr(error))
+            raise SymmetryError(
+                f"{type(model).__name__} cannot be traced by torch.export ({type(error).__name__}: {first.strip()}); "
+                "simplify its forward, or write the symmetry by hand with Symmetry.from_json"
+            ) from error
+    sources: dict[str, Source] = {}
+    for spec in program.graph_signature.input_specs:
+        name = getattr(spec.arg, "name", "")
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target is not None:
+            state_name = canonical.get(every.get(spec.target, -1))
+            kind: Literal["state", "constant"] = "constant" if state_name is None else "state"
+            sources[name] = Source(kind, spec.target if state_name is None else aliases[state_name])
+        elif spec.kind is InputKind.USER_INPUT:
+            sources[name] = Source("input", name)
+        else:
+            sources[name] = Source("constant", spec.target or name)
+    mutated = [
+        spec.target if spec.kind is OutputKind.BUFFER_MUTATION else None
+        for spec in program.graph_signature.output_specs
+    ]
+    return Trace(program.graph_module, sources, mutated, aliases, shapes)

@@ -1,0 +1,178 @@
+"""Models by name: `resnet20:width=2,norm=frn`, or anybody's `module:factory`."""
+
+import difflib
+import importlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping
+from types import UnionType
+from typing import Protocol, TypeVar, get_args, get_origin, get_type_hints, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from coset.errors import ModelError
+from coset.zoo.googlenet import GoogLeNet
+from coset.zoo.gpt import GPT
+from coset.zoo.mlp import MLP
+from coset.zoo.resnet import resnet20, resnet32
+from coset.zoo.tinyten import TinyTen
+from coset.zoo.vit import ViT
+
+T = TypeVar("T")
+
+BUILTINS: dict[str, Callable[..., nn.Module]] = {
+    "mlp": MLP,
+    "resnet20": resnet20,
+    "resnet32": resnet32,
+    "tinyten": TinyTen,
+    "googlenet": GoogLeNet,
+    "vit": ViT,
+    "gpt": GPT,
+}
+
+
+@runtime_checkable
+class HasExample(Protocol):
+    """A model that can make inputs for itself."""
+
+    def example_inputs(self, batch: int = 2, generator: torch.Generator | None = None) -> tuple[Tensor, ...]: ...
+
+
+def build(spec: str, arguments: Mapping[str, object] | None = None, /, **kwargs: object) -> nn.Module:
+    """Build the model that `spec` names.
+
+    `name` or `name:key=value,...` is a built-in model (`mlp:784-512-10` gives its sizes first);
+    `module:factory` calls what it names. Arguments may also come as a dict and as keywords; none may
+    come twice. Built-in names win over modules of the same name. Every failure is a ModelError.
+    """
+    given = _merge(spec, arguments or {}, kwargs)
+    name, colon, rest = spec.partition(":")
+    if name in BUILTINS:
+        return _build_builtin(name, _merge(spec, _options(name, rest) if colon else {}, given))
+    path_like = all(part.isidentifier() for part in (*name.split("."), *rest.split(".")))
+    if colon and path_like:
+        return _build_from_module(name, rest, given)
+    raise ModelError(
+        f"Unknown model {spec!r}{_suggest(name, BUILTINS)}: "
+        f"give {', '.join(BUILTINS)} or an import path module:factory."
+    )
+
+
+def example_input(model: str | nn.Module, batch: int = 2) -> tuple[Tensor, ...]:
+    """Inputs to call or trace a model of the zoo with, given the model or its spec."""
+    built = build(model) if isinstance(model, str) else model
+    if not isinstance(built, HasExample):
+        raise ModelError(f"{type(built).__name__} has no method example_inputs: give example inputs yourself.")
+    return built.example_inputs(batch)
+
+
+def _merge(spec: str, first: Mapping[str, object], second: Mapping[str, object]) -> dict[str, object]:
+    twice = sorted(first.keys() & second.keys())
+    if twice:
+        raise ModelError(f"Model {spec!r}: given twice: {', '.join(twice)}.")
+    return {**first, **second}
+
+
+def _options(name: str, text: str) -> dict[str, object]:
+    """`width=2,norm=frn` as a dict, values read as JSON where they are JSON and as strings otherwise."""
+    options: dict[str, object] = {}
+    for index, item in enumerate(text.split(",")):
+        key, equals, value = item.partition("=")
+        if name == "mlp" and index == 0 and not equals:
+            options["sizes"] = _sizes(item)
+        elif not (key.isidentifier() and value):
+            raise ModelError(f"Model '{name}:{text}': cannot read {item!r}, write key=value.")
+        elif key in options:
+            raise ModelError(f"Model '{name}:{text}': given twice: {key}.")
+        else:
+            options[key] = _value(value)
+    return options
+
+
+def _sizes(text: str) -> list[int]:
+    if not re.fullmatch(r"\d{1,9}(-\d{1,9})*", text):
+        raise ModelError(f"Model 'mlp:{text}': cannot read the sizes, write for example mlp:784-512-10.")
+    return [int(part) for part in text.split("-")]
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def _build_builtin(name: str, options: dict[str, object]) -> nn.Module:
+    factory = BUILTINS[name]
+    parameters = inspect.signature(factory).parameters
+    hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
+    for key, value in options.items():
+        if key not in parameters:
+            raise ModelError(
+                f"Model {name!r} has no option {key!r}{_suggest(key, parameters)}: it takes {', '.join(parameters)}."
+            )
+        if not _fits(value, hints[key]):
+            wanted = inspect.formatannotation(hints[key])
+            raise ModelError(f"Model {name!r}: {key} must be {wanted}, got {value!r}.")
+    for key, parameter in parameters.items():
+        if parameter.default is parameter.empty and key not in options:
+            raise ModelError(f"Model {name!r} needs {key}.")
+    return _call(name, factory, options)
+
+
+def _fits(value: object, hint: object) -> bool:
+    """Whether a value has the type of an annotation; a bool is no number, an int is a float."""
+    if isinstance(hint, UnionType):
+        return any(_fits(value, option) for option in get_args(hint))
+    if isinstance(value, bool) or hint is bool:
+        return isinstance(value, bool) and hint is bool
+    if hint is float:
+        return isinstance(value, int | float)
+    kind = get_origin(hint) or hint
+    return isinstance(kind, type) and isinstance(value, kind)
+
+
+def _build_from_module(module_name: str, path: str, arguments: dict[str, object]) -> nn.Module:
+    try:
+        found: object = importlib.import_module(module_name)
+    except Exception as error:  # an import runs the user's code, which may raise anything
+        raise ModelError(
+            f"Cannot import {module_name!r}{_suggest(module_name, BUILTINS)}: {_reason(error)}."
+        ) from error
+    for part in path.split("."):
+        # Some packages import lazily, when an attribute is asked for: again any error.
+        try:
+            found = getattr(found, part)
+        except AttributeError:
+            raise ModelError(f"Module {module_name!r} has no {path!r}{_suggest(part, dir(found))}.") from None
+        except Exception as error:
+            raise ModelError(f"Cannot import {path!r} from {module_name!r}: {_reason(error)}.") from error
+    spec = f"{module_name}:{path}"
+    if not callable(found):
+        raise ModelError(f"{spec!r} has type {type(found).__name__}: name a function or class that makes a model.")
+    model = _call(spec, found, arguments)
+    if not isinstance(model, nn.Module):
+        raise ModelError(f"{spec!r} returned a value of type {type(model).__name__}, not a torch.nn.Module.")
+    return model
+
+
+def _call(spec: str, factory: Callable[..., T], arguments: Mapping[str, object]) -> T:
+    try:
+        return factory(**arguments)
+    except ModelError:
+        raise
+    except Exception as error:  # the user's code, or torch refusing a size, may raise anything
+        raise ModelError(f"Model {spec!r} cannot be built: {_reason(error)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    """The first line of an error, without its full stop."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
+
+
+def _suggest(name: str, known: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(known), n=2)
+    return f" (did you mean {' or '.join(close)}?)" if close else ""

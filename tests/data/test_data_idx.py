@@ -1,0 +1,213 @@
+"""Finding, checking and downloading files, on a small stand-in for MNIST."""
+
+import gzip
+import hashlib
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from coset.data import DataSet, download, hashes, idx, load, locate
+from coset.errors import DataError
+
+GENERATOR = np.random.default_rng(0)
+IMAGES = {part: GENERATOR.integers(0, 256, (n, 28, 28), np.uint8) for part, n in (("train", 30), ("t10k", 20))}
+LABELS = {part: GENERATOR.integers(0, 10, len(images), np.uint8) for part, images in IMAGES.items()}
+
+
+def contents() -> dict[str, bytes]:
+    named = {}
+    for part in IMAGES:
+        for kind, array in (("images-idx3", IMAGES[part]), ("labels-idx1", LABELS[part])):
+            header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
+            named[f"{part}-{kind}-ubyte"] = header + array.tobytes()
+    return named
+
+
+@pytest.fixture(autouse=True)
+def expected(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The stand-in's hashes, in place of MNIST's."""
+    sums = {name: "sha256:" + hashlib.sha256(content).hexdigest() for name, content in contents().items()}
+    monkeypatch.setitem(idx.HASHES, "mnist", sums)
+    return sums
+
+
+def write(folder: Path, packed: bool = True) -> Path:
+    folder.mkdir(parents=True)
+    for name, content in contents().items():
+        if packed:
+            (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+        else:
+            (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.fixture
+def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder mnist of good files under COSET_DATA."""
+    monkeypatch.setenv("COSET_DATA", str(tmp_path / "given"))
+    return write(tmp_path / "given" / "mnist")
+
+
+def assert_right(data: DataSet) -> None:
+    for split, part in ((data.train, "train"), (data.test, "t10k")):
+        pixels = torch.tensor(IMAGES[part]).unsqueeze(1).float()
+        torch.testing.assert_close(split.inputs, (pixels / 255 - 0.1307) / 0.3081)
+        assert split.targets.tolist() == LABELS[part].tolist()
+
+
+def test_reads_packed_files(given: Path) -> None:
+    assert_right(load("mnist"))
+
+
+def test_reads_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COSET_DATA", str(tmp_path / "given"))
+    write(tmp_path / "given" / "mnist", packed=False)
+    assert_right(load("mnist"))
+
+
+def test_reads_the_system_folder() -> None:
+    write(locate.SYSTEM / "mnist")
+    assert_right(load("mnist"))
+
+
+def test_folders_are_tried_in_order(given: Path) -> None:
+    name = "mnist/train-labels-idx1-ubyte.gz"
+    for folder in (locate.cache(), locate.SYSTEM):
+        write(folder / "mnist")
+    assert locate.find(name) == given.parent / name
+    (given.parent / name).unlink()
+    assert locate.find(name) == locate.cache() / name
+    (locate.cache() / name).unlink()
+    assert locate.find(name) == locate.SYSTEM / name
+    (locate.SYSTEM / name).unlink()
+    assert locate.find(name) is None
+
+
+def test_a_mistyped_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COSET_DATA", "/no/such/folder")
+    with pytest.raises(DataError, match="COSET_DATA is /no/such/folder, which is not a folder"):
+        load("mnist")
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_another_gzip_of_the_same_content_is_good(given: Path, level: int) -> None:
+    name = "t10k-images-idx3-ubyte"
+    (given / f"{name}.gz").write_bytes(gzip.compress(contents()[name], level, mtime=7))
+    assert_right(load("mnist"))
+
+
+def test_a_wrong_content_is_named_with_both_hashes(given: Path, expected: dict[str, str]) -> None:
+    name = "train-images-idx3-ubyte"
+    wrong = bytearray(contents()[name])
+    wrong[-1] ^= 1
+    (given / f"{name}.gz").write_bytes(gzip.compress(wrong))
+    with pytest.raises(DataError) as caught:
+        load("mnist")
+    message = str(caught.value)
+    assert str(given / f"{name}.gz") in message
+    assert expected[name].removeprefix("sha256:") in message
+    assert hashlib.sha256(wrong).hexdigest() in message
+
+
+@pytest.mark.parametrize("kept", [0, 5, 300])
+def test_a_half_written_file_is_named(given: Path, kept: int) -> None:
+    path = given / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz (is damaged or only half|should have)"):
+        load("mnist")
+
+
+def test_each_file_is_checked_once_until_it_changes(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[str] = []
+    verify = hashes.verify
+
+    def counted(content: bytes, name: str, expected: str) -> None:
+        checked.append(name)
+        verify(content, name, expected)
+
+    monkeypatch.setattr(hashes, "verify", counted)
+    load("mnist")
+    assert len(checked) == 4
+    load("mnist")
+    assert len(checked) == 4
+    changed = given / "train-labels-idx1-ubyte.gz"
+    changed.write_bytes(gzip.compress(b"something else"))
+    with pytest.raises(DataError, match="should have sha256"):
+        load("mnist")
+    assert checked[4:] == [str(changed)]
+
+
+def test_a_failed_check_is_not_remembered(given: Path) -> None:
+    (given / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"something else"))
+    for _ in range(2):
+        with pytest.raises(DataError, match="should have sha256"):
+            load("mnist")
+
+
+def test_what_is_missing_is_downloaded_once(given: Path, net: Path) -> None:
+    name = "t10k-labels-idx1-ubyte.gz"
+    (given / name).rename(net / name)
+    assert_right(load("mnist"))
+    assert [path.name for path in (locate.cache() / "mnist").iterdir()] == [name]
+    (net / name).unlink()
+    assert_right(load("mnist"))
+
+
+def test_a_bad_download_leaves_nothing(given: Path, net: Path) -> None:
+    name = "t10k-labels-idx1-ubyte.gz"
+    (given / name).unlink()
+    for bad in (gzip.compress(b"something else"), b"<html>", gzip.compress(contents()[name[:-3]])[:-9]):
+        (net / name).write_bytes(bad)
+        with pytest.raises(DataError, match=name):
+            load("mnist")
+        assert not locate.cache().exists()
+
+
+def test_offline_is_one_sentence(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nothing listens on the discard port of this machine.
+    monkeypatch.setitem(idx.URLS, "mnist", "http://127.0.0.1:9/mnist")
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    (given / "train-images-idx3-ubyte.gz").unlink()
+    with pytest.raises(DataError) as caught:
+        load("mnist")
+    message = str(caught.value)
+    assert message.startswith(f"mnist/train-images-idx3-ubyte.gz is in none of {given.parent}, ")
+    assert "http://127.0.0.1:9/mnist/train-images-idx3-ubyte.gz could not be downloaded" in message
+    assert "set COSET_DATA" in message
+    assert "\n" not in message
+
+
+def test_a_download_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(url: str, timeout: float) -> Any:
+        assert 0 < timeout <= 60
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr("urllib.request.urlopen", silent)
+    with pytest.raises(DataError, match=r"could not be downloaded \(timed out\)"):
+        load("mnist")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(DataError, match="file cannot be written: No space left"):
+        download.store(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir() if entry.is_file()] == ["file"]
+
+
+def test_a_cache_that_cannot_be_made_is_named(net: Path, tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file where the home should be")
+    for name, content in contents().items():
+        (net / f"{name}.gz").write_bytes(gzip.compress(content))
+    with pytest.raises(DataError, match="cannot be written"):
+        load("mnist")
