@@ -18,7 +18,10 @@ class Action:
     def __init__(self, axes: Mapping[str, tuple[Axis, ...]], scalings: Sequence[Scaling], element: Element) -> None:
         self.axes = axes
         self.element = element
-        self.scalings = [scaling for scaling in scalings if scaling.name in element.scales]
+        self.scaled: dict[str, list[tuple[Scaling, ScaledAxis]]] = {}
+        for scaling in scalings:
+            for member in scaling.members if scaling.name in element.scales else ():
+                self.scaled.setdefault(member.tensor, []).append((scaling, member))
         self.batch = _batch_shape(element)
         self.moved = {
             name
@@ -122,13 +125,11 @@ class Action:
         return p[..., copy, unit]
 
     def _rescale(self, name: str, tensor: Tensor, lead: int) -> Tensor:
-        for scaling in self.scalings:
-            for member in scaling.members:
-                if member.tensor == name:
-                    factor = self._factor(scaling, member, self.axes[name]).to(tensor)
-                    if not self.batch:
-                        factor = factor.reshape(*[1] * lead, *factor.shape)
-                    tensor = (tensor + member.offset) * factor**member.power - member.offset
+        for scaling, member in self.scaled.get(name, ()):
+            factor = self._factor(scaling, member, self.axes[name]).to(tensor)
+            if not self.batch:
+                factor = factor.reshape(*[1] * lead, *factor.shape)
+            tensor = (tensor + member.offset) * factor**member.power - member.offset
         return tensor
 
     def _factor(self, scaling: Scaling, member: ScaledAxis, axes: Sequence[Axis]) -> Tensor:

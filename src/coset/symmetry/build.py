@@ -24,7 +24,10 @@ def build(inference: Inference, aliases: Mapping[str, str]) -> Symmetry:
         name: IndexSet(name, leaf.size, tuple(named[base] for base in bases.get(leaf, ())), not leaf.frozen)
         for leaf, name in named.items()
     }
-    scalings = tuple(factor.named(k, named, sets, aliases) for k, factor in enumerate(factors))
+    tied: dict[str, list[str]] = {}
+    for name, first in aliases.items():
+        tied.setdefault(first, []).append(name)
+    scalings = tuple(factor.named(k, named, sets, tied) for k, factor in enumerate(factors))
     fixed = [
         FixedAxis(name, d, leaf.size, leaf.cause.op, leaf.cause.reason)
         for name, value in values.items()

@@ -1,13 +1,16 @@
-"""Homogeneous linear equations, solved exactly by substitution."""
+"""Homogeneous linear equations, solved by substitution.
+
+Coefficients are powers such as 1, -1, 2 and 1/2, which floating point holds exactly.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from fractions import Fraction
 from typing import Generic, TypeVar
 
+TINY = 1e-9
 Unknown = TypeVar("Unknown", bound=Hashable)
-Expression = dict[Unknown, Fraction]
+Expression = dict[Unknown, float]
 
 
 class Equations(Generic[Unknown]):
@@ -20,16 +23,16 @@ class Equations(Generic[Unknown]):
         self.modulo_two = modulo_two
         self.solved: dict[Unknown, Expression[Unknown]] = {}
 
-    def combine(self, *terms: tuple[Fraction | int, Mapping[Unknown, Fraction]]) -> Expression[Unknown]:
+    def combine(self, *terms: tuple[float, Mapping[Unknown, float]]) -> Expression[Unknown]:
         out: Expression[Unknown] = {}
         for factor, expression in terms:
             for unknown, coefficient in expression.items():
-                out[unknown] = out.get(unknown, Fraction(0)) + factor * coefficient
+                out[unknown] = out.get(unknown, 0.0) + factor * coefficient
         if self.modulo_two:
-            return {unknown: Fraction(1) for unknown, coefficient in out.items() if coefficient % 2}
-        return {unknown: coefficient for unknown, coefficient in out.items() if coefficient}
+            return {unknown: 1.0 for unknown, coefficient in out.items() if round(coefficient) % 2}
+        return {unknown: coefficient for unknown, coefficient in out.items() if abs(coefficient) > TINY}
 
-    def reduce(self, expression: Mapping[Unknown, Fraction]) -> Expression[Unknown]:
+    def reduce(self, expression: Mapping[Unknown, float]) -> Expression[Unknown]:
         out = self.combine((1, expression))
         while known := [unknown for unknown in out if unknown in self.solved]:
             for unknown in known:
@@ -40,7 +43,7 @@ class Equations(Generic[Unknown]):
                     out = self.combine((1, out), (coefficient, row))
         return out
 
-    def vanish(self, expression: Mapping[Unknown, Fraction]) -> None:
+    def vanish(self, expression: Mapping[Unknown, float]) -> None:
         """Add the equation ``expression = 0``; the youngest unknown is eliminated."""
         rest = self.reduce(expression)
         if rest:
@@ -48,5 +51,5 @@ class Equations(Generic[Unknown]):
             coefficient = rest.pop(pivot)
             self.solved[pivot] = self.combine((-1 / coefficient, rest))
 
-    def equal(self, a: Mapping[Unknown, Fraction], b: Mapping[Unknown, Fraction]) -> None:
+    def equal(self, a: Mapping[Unknown, float], b: Mapping[Unknown, float]) -> None:
         self.vanish(self.combine((1, a), (-1, b)))

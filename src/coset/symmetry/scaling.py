@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Literal
 
 from coset.symmetry.equations import Equations
@@ -41,12 +40,12 @@ class Factor:
 
     kind: Kind
     leaf: Term | None
-    powers: dict[tuple[str, Slot | None], Fraction]
+    powers: dict[tuple[str, Slot | None], float]
     offsets: dict[str, float]
     approximate: str = ""
 
     def named(
-        self, number: int, names: Mapping[Term, str], sets: Mapping[str, IndexSet], aliases: Mapping[str, str]
+        self, number: int, names: Mapping[Term, str], sets: Mapping[str, IndexSet], tied: Mapping[str, list[str]]
     ) -> Scaling:
         units = names[self.leaf] if self.leaf is not None else ""
         known = sets.get(units, IndexSet("", 1))
@@ -54,13 +53,12 @@ class Factor:
             ScaledAxis(
                 name,
                 slot.axis if slot else None,
-                float(power),
-                self.offsets.get(first, 0.0),
+                power,
+                self.offsets.get(tensor, 0.0),
                 slot.occurrence if slot else 0,
             )
-            for name, first in aliases.items()
             for (tensor, slot), power in self.powers.items()
-            if tensor == first
+            for name in tied[tensor]
         )
         owner = next(iter(self.powers))[0].rpartition(".")[0]
         return Scaling(
@@ -100,7 +98,7 @@ class _Solver:
     def _unknown(self, leaf: Term | None) -> Expression:
         number = len(self.leaf_of)
         self.leaf_of[number] = leaf
-        return {number: Fraction(1)}
+        return {number: 1.0}
 
     def factors(self) -> list[Factor]:
         for value in self.parameters.values():
@@ -141,10 +139,9 @@ class _Solver:
         for expression in slots.values():
             self.equations.vanish(expression)
 
-    def _power(self, power: float) -> Fraction | None:
-        """The power as an exact number; None where it has no meaning for a sign."""
-        exact = Fraction(power).limit_denominator(64)
-        return None if self.kind == "sign" and exact.denominator != 1 else exact
+    def _power(self, power: float) -> float | None:
+        """The power; None where it has no meaning for a sign."""
+        return None if self.kind == "sign" and power != round(power) else power
 
     def _multiply(self, step: Step, ins: list[tuple[Expression, dict[Address, Expression]]]) -> None:
         whole: Expression = {}
@@ -224,7 +221,7 @@ class _Solver:
         offsets = {
             name: self.tape.offsets[value] for name, value in self.parameters.items() if value in self.tape.offsets
         }
-        powers: dict[int, dict[tuple[str, Slot | None], Fraction]] = {}
+        powers: dict[int, dict[tuple[str, Slot | None], float]] = {}
         for name, value in self.parameters.items():
             scale = self.scales[value]
             entries: list[tuple[Slot | None, Expression]] = [(None, scale.whole), *scale.slots.items()]
@@ -271,5 +268,5 @@ def _action(factor: Factor, blocks: Mapping[str, list[tuple[Slot, ...]]]) -> Sum
     for (tensor, slot), power in factor.powers.items():
         for k, cell in enumerate(blocks[tensor]):
             if slot is None or slot in cell:
-                out[tensor, k] = out.get((tensor, k), Fraction(0)) + power
+                out[tensor, k] = out.get((tensor, k), 0.0) + power
     return out

@@ -313,7 +313,7 @@ class Unifier:
         lanes = parts(term)
         width = len(lanes)
         marks = {p // width for p in inside} | {-(-p // width) for p in inside}
-        if not all([self.cut(lane, marks) for lane in lanes]):
+        if not all(self.cut(lane, marks) for lane in lanes):
             return False
         broken = {p // width for p in inside if p % width}
         pieces = []
