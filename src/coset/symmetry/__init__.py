@@ -9,7 +9,10 @@ from typing import Any
 
 from torch import nn
 
+from coset import state as states
+from coset.errors import SymmetryError
 from coset.symmetry.axes import Concat, Fixed, Interleave, Product, Units
+from coset.symmetry.blame import guilty_ops
 from coset.symmetry.build import build
 from coset.symmetry.group import Element, Group, IndexSet, ScaledAxis, Scaling
 from coset.symmetry.infer import infer
@@ -51,12 +54,18 @@ def symmetry(
     start = time.perf_counter()
     traced = trace(model, args, kwargs)
     exported = time.perf_counter()
-    found = build(infer(traced, strict), traced.aliases)
+    inference = infer(traced, strict)
+    found = build(inference, traced.aliases)
     inferred = time.perf_counter()
     seconds = {"export": exported - start, "inference": inferred - exported, "verification": 0.0}
     real = not any(tensor.is_meta for tensor in model.state_dict().values())
     if not verify or not real:
         return replace(found, seconds=seconds)
-    verification = check(found, model, args, kwargs)
+    try:
+        verification = check(found, model, args, kwargs)
+    except SymmetryError as error:
+        ops = guilty_ops(traced, inference, states.of(model), args, kwargs or {})
+        blame = f"; the rule of {', '.join(ops)} is wrong" if ops else ""
+        raise SymmetryError(f"{error}{blame}") from error
     seconds["verification"] = time.perf_counter() - inferred
     return replace(found, verification=verification, seconds=seconds)

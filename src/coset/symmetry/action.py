@@ -128,7 +128,7 @@ class Action:
         for scaling, member in self.scaled.get(name, ()):
             factor = self._factor(scaling, member, self.axes[name]).to(tensor)
             if not self.batch:
-                factor = factor.reshape(*[1] * lead, *factor.shape)
+                factor = factor.reshape((*[1] * lead, *factor.shape))
             tensor = (tensor + member.offset) * factor**member.power - member.offset
         return tensor
 
@@ -138,7 +138,7 @@ class Action:
         rank = len(axes)
         axis = member.axis
         if axis is None:
-            return c.reshape(*self.batch, *[1] * rank)
+            return c.reshape((*self.batch, *[1] * rank))
         layouts = [layout(a) for a in axes]
         found = [entry.coordinate for entry in layouts[axis].entries if entry.name == scaling.units]
         coordinate = found[member.occurrence]

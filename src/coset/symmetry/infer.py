@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 import coset.symmetry.rules  # noqa: F401  (registers every rule)
 from coset.errors import SymmetryError
@@ -24,11 +25,12 @@ Found = Value | Exploded | list[Any] | None
 
 @dataclass
 class Inference:
-    """The axes of every state tensor, the tape that relates them, and the ops nobody has a rule for."""
+    """The axes of every state tensor and of every result, the tape that relates them, and ops without a rule."""
 
     parameters: dict[str, Value]
     tape: Tape
     unknown: dict[str, str] = field(default_factory=dict)
+    values: dict[Node, Found] = field(default_factory=dict)
 
 
 def infer(trace: Trace, strict: bool = False) -> Inference:
@@ -58,7 +60,7 @@ class _Run:
         self.strict = strict
         self.tape = Tape(Unifier())
         self.found: dict[Node, Found] = {}
-        self.result = Inference({}, self.tape)
+        self.result = Inference({}, self.tape, values=self.found)
         self.used: set[str] = set()
 
     def interpret(self) -> Inference:
@@ -81,7 +83,7 @@ class _Run:
     def _placeholder(self, node: Node) -> Value | None:
         source = self.trace.sources.get(node.name)
         example = node.meta.get("val")
-        if not isinstance(example, Tensor) or source is None:
+        if not isinstance(example, Tensor) or source is None or shape_of(example) is None:
             return None
         if source.kind != "state":
             reason = "model input" if source.kind == "input" else f"constant {source.name}"
@@ -121,12 +123,9 @@ class _Run:
         example = node.meta.get("val")
         op = self.tape.cause.op
         if isinstance(example, Tensor):
-            return Value(tuple(_fixed_term(int(size), op, reason) for size in example.shape))
+            return _nobody(example, op, reason)
         if isinstance(example, list | tuple):
-            return [
-                Value(tuple(_fixed_term(int(s), op, reason) for s in item.shape)) if isinstance(item, Tensor) else None
-                for item in example
-            ]
+            return [_nobody(item, op, reason) for item in example]
         return None
 
     def _call(self, node: Node) -> Found:
@@ -142,8 +141,11 @@ class _Run:
             known = RULES.get(op)
             if known is None:
                 raise NoRuleError("no rule for this op")
-            shapes = [tuple(int(s) for s in item.shape) if isinstance(item, Tensor) else () for item in outputs]
-            call = Call(op, node.name, self._bind(node), shapes, self.tape, self.explode)
+            shapes = [shape_of(item) if isinstance(item, Tensor) else () for item in outputs]
+            known_shapes = [shape for shape in shapes if shape is not None]
+            if len(known_shapes) < len(shapes):
+                raise NoRuleError("its size depends on the data")
+            call = Call(op, node.name, self._bind(node), known_shapes, self.tape, self.explode)
             return self._guard(node, known(call), outputs, isinstance(example, Tensor))
         except (
             NoRuleError,
@@ -173,11 +175,14 @@ class _Run:
     def _resolve(self, raw: Any) -> Any:
         if isinstance(raw, Node):
             found = self.found.get(raw)
-            return found if found is not None else raw.meta.get("val")
+            return found if found is not None else self._resolve(raw.meta.get("val"))
         if isinstance(raw, list | tuple):
             return [self._resolve(item) for item in raw]
         if isinstance(raw, torch.SymInt):
-            return int(raw)
+            try:
+                return int(raw)
+            except GuardOnDataDependentSymNode as error:
+                raise NoRuleError("a number depends on the data") from error
         return raw
 
     def _guard(self, node: Node, result: Any, outputs: Sequence[Any], single: bool) -> Found:
@@ -187,7 +192,7 @@ class _Run:
             raise NoRuleError("the rule returns the wrong number of tensors")
         for k, (value, example) in enumerate(zip(values, outputs, strict=False)):
             if value is None:
-                values[k] = _nobody(example, self.tape.cause.op)
+                values[k] = _nobody(example, self.tape.cause.op, "auxiliary result")
             elif isinstance(example, Tensor) and value.shape != tuple(example.shape):
                 raise NoRuleError(f"the rule returns shape {value.shape} for {tuple(example.shape)}")
         return values[0] if single else values
@@ -220,8 +225,15 @@ def _values(found: Found) -> list[Value]:
     return [value for item in found or [] for value in _values(item)]
 
 
-def _nobody(example: Any, op: str) -> Value | None:
-    """An auxiliary result that rules do not describe."""
-    if not isinstance(example, Tensor):
+def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
+    """The shape as numbers; None where a size depends on the data."""
+    try:
+        return tuple(int(size) for size in tensor.shape)
+    except GuardOnDataDependentSymNode:
         return None
-    return Value(tuple(_fixed_term(int(size), op, "auxiliary result") for size in example.shape))
+
+
+def _nobody(example: Any, op: str, reason: str) -> Value | None:
+    """A tensor that no rule describes."""
+    shape = shape_of(example) if isinstance(example, Tensor) else None
+    return None if shape is None else Value(tuple(_fixed_term(size, op, reason) for size in shape))

@@ -204,11 +204,12 @@ class Unifier:
             a.parent = b
 
     def _unify_concat(self, a: Term, b: Term) -> None:
-        if not (self.cut(b, edges(a)) and self.cut(a, edges(b))):
+        # An axis that is unified with a shifted copy of itself is cut anew by each cut, so it never lines up.
+        aligned = self.cut(b, edges(a)) and self.cut(a, edges(b)) and edges(a) == edges(b)
+        if not aligned:
             self.conflict(a, b, why="blocks do not line up")
             return
-        left, right = blocks(a), blocks(b)
-        for x, y in zip(left, right, strict=True):
+        for x, y in zip(blocks(a), blocks(b), strict=True):
             self.unify(x, y)
         self._merge(a, b)
 

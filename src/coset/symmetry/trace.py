@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, GraphModule
 
@@ -37,15 +38,28 @@ class Trace:
         state name -> shape
     """
 
-    module: GraphModule
+    program: ExportedProgram
     sources: Mapping[str, Source]
     mutated: Sequence[str | None]
     aliases: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
 
     @property
+    def module(self) -> GraphModule:
+        return self.program.graph_module
+
+    @property
     def graph(self) -> Graph:
         return self.module.graph
+
+    def flat_inputs(self, state: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+        """What the graph's placeholders stand for, with the tensors of ``state`` in place of the model's."""
+        given = self.program._graph_module_flat_inputs(args, dict(kwargs))
+        names = [node.name for node in self.graph.nodes if node.op == "placeholder"]
+        return [
+            state[self.sources[name].name] if self.sources[name].kind == "state" else value
+            for name, value in zip(names, given, strict=True)
+        ]
 
 
 @contextlib.contextmanager
@@ -85,8 +99,7 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | N
     canonical = {ident: name for name, ident in reversed(list(every.items())) if name in aliases}
     with evaluation_mode(model):
         try:
-            program = torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False)
-            program = program.run_decompositions({})
+            program = _functional(torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False))
         except Exception as error:
             first = next((line for line in str(error).splitlines() if line.strip()), repr(error))
             raise SymmetryError(
@@ -108,4 +121,16 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | N
         spec.target if spec.kind is OutputKind.BUFFER_MUTATION else None
         for spec in program.graph_signature.output_specs
     ]
-    return Trace(program.graph_module, sources, mutated, aliases, shapes)
+    return Trace(program, sources, mutated, aliases, shapes)
+
+
+def _functional(program: ExportedProgram) -> ExportedProgram:
+    """Without in-place ops. Where torch cannot rewrite a program with data-dependent sizes, it must have none."""
+    try:
+        functional: ExportedProgram = program.run_decompositions({})
+        return functional
+    except Exception:
+        schemas = [getattr(node.target, "_schema", None) for node in program.graph.nodes]
+        if any(schema is not None and schema.is_mutable for schema in schemas):
+            raise
+        return program

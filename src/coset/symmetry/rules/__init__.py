@@ -13,6 +13,7 @@ from coset.symmetry.rules import (
     reduction,
     reshape,
     spatial,
+    windows,
 )
 
 __all__ = [
@@ -28,4 +29,5 @@ __all__ = [
     "reduction",
     "reshape",
     "spatial",
+    "windows",
 ]

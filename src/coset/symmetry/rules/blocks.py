@@ -225,7 +225,9 @@ def scatter_slice(call: Call) -> Result:
     axis = call.axis("dim", len(value.axes), 0)
     size = value.axes[axis].size
     if call.op == "select_scatter":
-        raise NoRuleError("a single position is overwritten")
+        call.tape.fix(value.axes[axis], "a single position is overwritten")
+        letters: list[Letter] = list(range(len(value.axes)))
+        return call.tape.add([(value, letters), (source, letters[:axis] + letters[axis + 1 :])], letters)
     start, end, step = call.get("start", 0), call.get("end", size), call.get("step", 1)
     if step != 1 or not isinstance(start, int):
         raise NoRuleError("strided overwrite")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coset.symmetry.call import Call, NoRuleError, Result, rule
+from coset.symmetry.call import Call, Result, rule
 from coset.symmetry.tape import LINEAR, Value
 from coset.symmetry.terms import units
 
@@ -20,11 +20,16 @@ def equal_entries(call: Call) -> Result:
     return Value(tuple(units(size) for size in call.shape))
 
 
+@rule("zero")
+def zero(call: Call) -> Result:
+    return call.tape.zero([units(size) for size in call.shape])
+
+
 @rule("arange")
 def arange(call: Call) -> Result:
     """0, 1, ..., n-1 is the list of positions of its own axis."""
     if call.get("start", 0) != 0 or call.get("step", 1) != 1:
-        raise NoRuleError("does not start at zero")
+        return call.fresh(call.shape, "constant")
     term = units(call.shape[0])
     return Value((term,), term)
 

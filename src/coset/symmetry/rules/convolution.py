@@ -77,7 +77,7 @@ def pixel_shuffle(call: Call) -> Result:
     return _view(call, wide, call.shape)
 
 
-@rule("im2col", "unfold_im2col")
+@rule("im2col")
 def im2col(call: Call) -> Result:
     """(b, c, h, w) -> (b, c k k, places)."""
     x = call.tensor("self")
@@ -89,3 +89,16 @@ def im2col(call: Call) -> Result:
     fresh = {"tap": call.tape.fixed(taps, SPATIAL), "place": call.tape.fixed(call.shape[2], SPATIAL)}
     out = call.tape.multiply([(x, ["b", "c", "h", "w"])], ["b", "c", "tap", "place"], fresh=fresh)
     return _view(call, out, call.shape)
+
+
+@rule("col2im")
+def col2im(call: Call) -> Result:
+    """(b, c k k, places) -> (b, c, h, w)."""
+    x = call.tensor("self")
+    call.tape.fix(x.axes[-1], SPATIAL)
+    if len(x.axes) != 3:
+        raise NoRuleError("col2im without a batch")
+    wide = _view(call, x, [x.shape[0], call.shape[1], x.shape[1] // call.shape[1], x.shape[2]])
+    call.tape.fix(wide.axes[2], SPATIAL)
+    fresh = {"y": call.tape.fixed(call.shape[2], SPATIAL), "x": call.tape.fixed(call.shape[3], SPATIAL)}
+    return call.tape.multiply([(wide, ["b", "c", "tap", "place"])], ["b", "c", "y", "x"], fresh=fresh)

@@ -49,7 +49,7 @@ IDENTITY = (
 LAWS: dict[Law, tuple[str, ...]] = {
     LINEAR: ("neg", "real"),
     HOMOGENEOUS: ("relu", "leaky_relu", "rrelu", "rrelu_with_noise"),
-    ODD: ("tanh", "hardtanh", "erf", "sin", "asinh", "atan", "arctan", "tan", "sinh", "softsign", "softshrink",
+    ODD: ("tanh", "erf", "sin", "asinh", "atan", "arctan", "tan", "sinh", "softsign", "softshrink",
           "hardshrink", "tanhshrink", "round", "trunc"),
     EVEN: ("cos", "cosh"),
     MAGNITUDE: ("abs",),
@@ -57,7 +57,7 @@ LAWS: dict[Law, tuple[str, ...]] = {
     NONLINEAR: ("gelu", "silu", "sigmoid", "exp", "expm1", "exp2", "log", "log2", "log10", "log1p", "hardswish",
                 "hardsigmoid", "relu6", "softplus", "mish", "elu", "selu", "celu", "log_sigmoid",
                 "log_sigmoid_forward", "logit", "floor", "ceil", "frac", "bitwise_not", "lgamma", "digamma",
-                "erfinv", "nan_to_num", "clamp", "clamp_min", "clamp_max", "clip", "threshold", "bernoulli",
+                "erfinv", "nan_to_num", "threshold", "bernoulli",
                 "acos", "asin", "acosh", "atanh", "erfc", "i0"),
 }  # fmt: skip
 POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0}
@@ -120,6 +120,24 @@ def unary(call: Call) -> Result:
         return joint(call)
     result = spread(call, values[:1], lambda row: call.tape.map(row[0], law))
     return [result, None] if len(call.shapes) > 1 and isinstance(result, Value) else result
+
+
+@rule("clamp", "clamp_min", "clamp_max", "clip", "hardtanh")
+def clamp(call: Call) -> Result:
+    """min(max(x, low), high): odd if symmetric, homogeneous if it is a ReLU, void on indices already inside."""
+    low_name, high_name = ("min_val", "max_val") if call.op == "hardtanh" else ("min", "max")
+    low, high = call.get(low_name), call.get(high_name)
+    x = call.raw("self")
+    if len(call.values()) > 1:
+        return joint(call)
+    content = x.content if isinstance(x, Value) else None
+    if content is not None and (low or 0) <= 0 and (high is None or high >= find(content).size - 1):
+        return x
+    if low is not None and high is not None and low == -high:
+        law = ODD
+    else:
+        law = HOMOGENEOUS if {low, high} <= {None, 0} else NONLINEAR
+    return spread(call, [x], lambda row: call.tape.map(row[0], law))
 
 
 @rule(*POWERS)

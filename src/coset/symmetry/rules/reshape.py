@@ -79,6 +79,22 @@ def expand_to(call: Call, value: Value, shape: Sequence[int]) -> Value:
     return result
 
 
+@rule("copy")
+def copy(call: Call) -> Result:
+    """The source, broadcast to the shape of what it overwrites."""
+    return expand_to(call, call.whole("src"), call.shape)
+
+
+@rule("broadcast_tensors", "meshgrid")
+def broadcast_tensors(call: Call) -> Result:
+    if call.op == "meshgrid":
+        raise NoRuleError("a grid of positions")
+    return [
+        expand_to(call, call.implode(item), shape)
+        for item, shape in zip(call.arguments["tensors"], call.shapes, strict=True)
+    ]
+
+
 @rule("repeat", "tile")
 def repeat(call: Call) -> Result:
     """n positions repeated r times are the pairs (copy, position)."""

@@ -1,0 +1,107 @@
+"""Which op breaks an inferred symmetry: run the graph op by op and see where permuting does not commute."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import Interpreter, Node
+from torch.utils import _pytree as pytree
+
+from coset.symmetry.axes import Axis, Concat, Fixed, Interleave, Product, Units, layout
+from coset.symmetry.infer import Found, Inference, op_name
+from coset.symmetry.tape import Exploded, Value
+from coset.symmetry.terms import Term, find, leaves, parts
+from coset.symmetry.trace import Trace
+
+TOLERANCE = 1e-3
+
+
+def guilty_ops(
+    trace: Trace,
+    inference: Inference,
+    state: Mapping[str, Tensor],
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    most: int = 3,
+) -> list[str]:
+    """Ops f with f(g x) != g f(x) for a random permutation g of all units, by their rules' own account."""
+    inputs = trace.flat_inputs(state, args, kwargs)
+    checker = _Checker(trace, inference, most)
+    with torch.no_grad():
+        checker.run(*inputs)
+    return checker.guilty
+
+
+def as_axis(term: Term) -> Axis:
+    """A term with every free unit set named by its identity."""
+    term = find(term)
+    if term.kind == "units":
+        return Fixed(term.size) if term.frozen or term.size == 1 else Units(str(id(term)), term.size)
+    inner = tuple(as_axis(child) for child in parts(term))
+    return {"product": Product, "concat": Concat, "interleave": Interleave}[term.kind](inner)
+
+
+class _Checker(Interpreter):  # type: ignore[misc]
+    def __init__(self, trace: Trace, inference: Inference, most: int) -> None:
+        super().__init__(trace.module)
+        self.found = inference.values
+        self.most = most
+        self.guilty: list[str] = []
+        self.generator = torch.Generator().manual_seed(0)
+        self.permutations: dict[str, Tensor] = {}
+
+    def run_node(self, node: Node) -> Any:
+        result = super().run_node(node)
+        if node.op == "call_function" and len(self.guilty) < self.most and hasattr(node.target, "_schema"):
+            expected = self._move(self.found.get(node), result)
+            moved = pytree.tree_map(
+                lambda x: self._move(self.found.get(x), self.env[x]) if isinstance(x, Node) else x,
+                (node.args, node.kwargs),
+            )
+            actual = node.target(*moved[0], **moved[1])  # type: ignore[operator]
+            if not _same(expected, actual):
+                where = next(iter(node.meta.get("nn_module_stack", {}).values()), ("the model",))[0]
+                stack = [str(path) for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
+                self.guilty.append(f"{op_name(node)} in {stack[-1] if stack else where or 'the model'}")
+        return result
+
+    def _move(self, found: Found, value: Any) -> Any:
+        if isinstance(found, list) and isinstance(value, list | tuple):
+            return type(value)(self._move(f, v) for f, v in zip(found, value, strict=False))
+        if isinstance(found, Exploded) and isinstance(value, Tensor):
+            rows = [self._move(part, value.select(found.axis, k)) for k, part in enumerate(found.parts)]
+            return torch.stack(rows, found.axis)
+        if not isinstance(found, Value) or not isinstance(value, Tensor):
+            return value
+        for d, term in enumerate(found.axes):
+            value = value.index_select(d, self._index(term))
+        if found.content is not None and leaves(found.content):
+            # Entries are positions: unit p[i] of the argument is unit i of the image.
+            value = self._index(found.content).argsort()[value]
+        return value
+
+    def _index(self, term: Term) -> Tensor:
+        flat = layout(as_axis(term))
+        total = flat.offset
+        for entry in flat.entries:
+            if entry.name not in self.permutations:
+                size = int(entry.coordinate.max()) + 1
+                self.permutations[entry.name] = torch.randperm(size, generator=self.generator)
+            source = self.permutations[entry.name][entry.coordinate.clamp(min=0)]
+            total = total + torch.where(entry.coordinate >= 0, source, 0) * entry.stride
+        return total
+
+
+def _same(a: Any, b: Any) -> bool:
+    for x, y in zip(pytree.tree_leaves(a), pytree.tree_leaves(b), strict=False):
+        if isinstance(x, Tensor) and isinstance(y, Tensor):
+            if x.shape != y.shape:
+                return False
+            scale = float(x.abs().max()) if x.numel() and x.is_floating_point() else 1.0
+            difference = (x.double() - y.double()).nan_to_num().abs()
+            if x.numel() and float(difference.max()) > TOLERANCE * max(scale, 1e-30):
+                return False
+    return True

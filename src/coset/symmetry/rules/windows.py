@@ -1,0 +1,44 @@
+"""Sliding windows and pairs of numbers: views that add or remove an axis of fixed order."""
+
+from __future__ import annotations
+
+from coset.symmetry.call import Call, Result, rule
+from coset.symmetry.tape import LINEAR, NONLINEAR, Letter
+
+
+@rule("unfold")
+def unfold(call: Call) -> Result:
+    """(..., n, ...) -> (..., windows, ..., size): the windowed axis is fixed, the others pass."""
+    value = call.tensor("self")
+    axis = call.axis("dimension", len(value.axes))
+    call.tape.fix(value.axes[axis], "windows slide along it")
+    letters: list[Letter] = list(range(len(value.axes)))
+    out = [*letters[:axis], "window", *letters[axis + 1 :], "tap"]
+    fresh = {
+        "window": call.tape.fixed(call.shape[axis], "windows slide along it"),
+        "tap": call.tape.fixed(call.shape[-1], "windows slide along it"),
+    }
+    return call.tape.map(value, LINEAR, letters=letters, out=out, fresh=fresh)
+
+
+@rule("view_as_complex")
+def view_as_complex(call: Call) -> Result:
+    value = call.tensor("self")
+    call.tape.fix(value.axes[-1], "real and imaginary part")
+    letters: list[Letter] = list(range(len(value.axes)))
+    return call.tape.map(value, LINEAR, letters=letters, out=letters[:-1])
+
+
+@rule("view_as_real")
+def view_as_real(call: Call) -> Result:
+    value = call.tensor("self")
+    letters: list[Letter] = list(range(len(value.axes)))
+    fresh = {"part": call.tape.fixed(2, "real and imaginary part")}
+    return call.tape.map(value, LINEAR, letters=letters, out=[*letters, "part"], fresh=fresh)
+
+
+@rule("polar", "complex")
+def polar(call: Call) -> Result:
+    """A complex tensor from two real ones."""
+    flat = [call.tape.map(call.number(value), NONLINEAR) for value in call.values()]
+    return call.tape.broadcast("multiply", flat, [1.0, 1.0])
