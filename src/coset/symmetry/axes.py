@@ -59,6 +59,11 @@ class Interleave:
 
 
 Axis = Units | Fixed | Product | Concat | Interleave
+COMPOSITES: dict[str, type[Product | Concat | Interleave]] = {
+    "product": Product,
+    "concat": Concat,
+    "interleave": Interleave,
+}
 
 
 @dataclass(frozen=True)

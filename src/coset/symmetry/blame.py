@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from coset.symmetry.axes import Axis, Concat, Fixed, Interleave, Product, Units, layout
+from coset.symmetry.axes import COMPOSITES, Axis, Fixed, Units, layout
 from coset.symmetry.infer import Found, Inference, op_name
 from coset.symmetry.tape import Exploded, Value
 from coset.symmetry.terms import Term, find, leaves, parts
@@ -41,10 +41,10 @@ def as_axis(term: Term) -> Axis:
     if term.kind == "units":
         return Fixed(term.size) if term.frozen or term.size == 1 else Units(str(id(term)), term.size)
     inner = tuple(as_axis(child) for child in parts(term))
-    return {"product": Product, "concat": Concat, "interleave": Interleave}[term.kind](inner)
+    return COMPOSITES[term.kind](inner)
 
 
-class _Checker(Interpreter):  # type: ignore[misc]
+class _Checker(Interpreter):
     def __init__(self, trace: Trace, inference: Inference, most: int) -> None:
         super().__init__(trace.module)
         self.found = inference.values
@@ -63,9 +63,8 @@ class _Checker(Interpreter):  # type: ignore[misc]
             )
             actual = node.target(*moved[0], **moved[1])  # type: ignore[operator]
             if not _same(expected, actual):
-                where = next(iter(node.meta.get("nn_module_stack", {}).values()), ("the model",))[0]
                 stack = [str(path) for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
-                self.guilty.append(f"{op_name(node)} in {stack[-1] if stack else where or 'the model'}")
+                self.guilty.append(f"{op_name(node)} in {stack[-1] if stack else 'the model'}")
         return result
 
     def _move(self, found: Found, value: Any) -> Any:

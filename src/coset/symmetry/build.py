@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coset.symmetry.axes import Axis, Concat, Fixed, Interleave, Product, Units
+from coset.symmetry.axes import COMPOSITES, Axis, Fixed, Units
 from coset.symmetry.fibres import Bases, fibres
 from coset.symmetry.group import IndexSet
 from coset.symmetry.infer import Inference
@@ -74,9 +74,4 @@ def _axis(term: Term, named: Mapping[Term, str]) -> Axis:
     inner = tuple(_axis(child, named) for child in parts(term) if term.kind != "product" or find(child).size != 1)
     if len(inner) == 1:
         return inner[0]
-    kinds: dict[str, type[Product | Concat | Interleave]] = {
-        "product": Product,
-        "concat": Concat,
-        "interleave": Interleave,
-    }
-    return kinds[term.kind](inner)
+    return COMPOSITES[term.kind](inner)

@@ -8,6 +8,7 @@ The units of an attention head can be reordered head by head: the group is a wre
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
 
 from coset.symmetry.slots import Address, Slot, SlotTable, addresses
 from coset.symmetry.tape import Operand, Step, Tape, Value
@@ -19,7 +20,7 @@ Bases = dict[Term, list[Term]]
 def fibres(parameters: Mapping[str, Value], tape: Tape, wanted: Container[Term]) -> Bases:
     """Units of interest -> the units they are fibred over, outermost first."""
     bases = {leaf: found for leaf, found in _candidates(parameters).items() if not leaf.frozen or leaf in wanted}
-    tables: dict[Value, SlotTable] = {}
+    check = _Check(bases)
     for step in tape.steps:
         for operand in (*step.ins, *step.outs):
             content = operand.value.content
@@ -27,7 +28,7 @@ def fibres(parameters: Mapping[str, Value], tape: Tape, wanted: Container[Term])
                 # A unit's number is only meaningful if it is the same in every fibre.
                 bases.pop(leaf, None)
         if bases:
-            _check(step, bases, tables)
+            check.read(step)
     return _closed(bases, parameters)
 
 
@@ -45,34 +46,84 @@ def _candidates(parameters: Mapping[str, Value]) -> Bases:
     return {leaf: sorted(found, key=order.__getitem__) for leaf, found in together.items() if found}
 
 
-def _check(step: Step, bases: Bases, tables: dict[Value, SlotTable]) -> None:
-    agreed: dict[tuple[Address, Term], Address | None] = {}
-    for operand in (*step.ins, *step.outs):
-        for address, base, companion in _companions(operand, bases, tables):
-            key = (address, base)
-            if companion is None or agreed.setdefault(key, companion) != companion:
-                _drop(bases, address[1], base)
-            elif address[0] not in step.over and companion[0] in step.over:
-                # A statistic over the base at fixed i, as a softmax over heads takes, mixes the fibres.
-                _drop(bases, address[1], base)
+@dataclass(frozen=True)
+class Via:
+    """A companion that is not an axis any more: the base's value at an entry is looked up at these addresses."""
+
+    index: Value | int
+    places: tuple[Address, ...]
 
 
-def _companions(
-    operand: Operand, bases: Bases, tables: dict[Value, SlotTable]
-) -> list[tuple[Address, Term, Address | None]]:
-    pairs = list(addresses(operand))
-    if not any(address[1] in bases for address, _ in pairs):
-        return []
-    if operand.value not in tables:
-        tables[operand.value] = SlotTable.of(operand.value)
-    table = tables[operand.value]
-    by_slot: dict[Slot, Address] = {slot: address for address, slot in pairs}
-    out: list[tuple[Address, Term, Address | None]] = []
-    for address, slot in pairs:
-        for base in bases.get(address[1], ()):
-            companion = table.companion(slot, base)
-            out.append((address, base, by_slot.get(companion) if companion is not None else None))
-    return out
+Companion = Address | Via
+
+
+@dataclass
+class _Check:
+    """Reads the tape in order and drops the pairs that some step does not keep together."""
+
+    bases: Bases
+    tables: dict[Value, SlotTable] = field(default_factory=dict)
+    looked_up: dict[tuple[Value, Term], tuple[Value | int, tuple[Slot, ...]]] = field(default_factory=dict)
+
+    def read(self, step: Step) -> None:
+        agreed: dict[tuple[Address, Term], Companion] = {}
+        for operand in step.ins:
+            for address, base, companion in self._companions(operand):
+                companion = self._through(step, companion)
+                if companion is None or agreed.setdefault((address, base), companion) != companion:
+                    _drop(self.bases, address[1], base)
+                elif address[0] not in step.over and any(place[0] in step.over for place in _places(companion)):
+                    # A statistic over the base at fixed i, as a softmax over heads takes, mixes the fibres.
+                    _drop(self.bases, address[1], base)
+        for operand in step.outs:
+            self._carry(operand, agreed)
+            for address, base, companion in self._companions(operand):
+                if companion is None or agreed.get((address, base), companion) != companion:
+                    _drop(self.bases, address[1], base)
+
+    def _through(self, step: Step, companion: Companion | None) -> Companion | None:
+        """The companion as the result sees it, where the step looks up the base's axis."""
+        if companion is None or isinstance(companion, Via) or companion[0] not in step.lookups:
+            return companion
+        lookup = step.lookups[companion[0]]
+        index_operand = [operand for operand in step.ins[1:] if lookup.letters]
+        places = [a for operand in index_operand for a, _ in addresses(operand) if a[0] in lookup.letters]
+        return Via(lookup.index, tuple(dict.fromkeys(places)))
+
+    def _carry(self, operand: Operand, agreed: Mapping[tuple[Address, Term], Companion]) -> None:
+        """Remember, for a result, where its looked-up bases are to be found."""
+        slots = dict(addresses(operand))
+        for (address, base), companion in agreed.items():
+            if not isinstance(companion, Via) or address not in slots:
+                continue
+            if all(place in slots for place in companion.places):
+                found = tuple(slots[place] for place in companion.places)
+                self.looked_up[operand.value, base] = (companion.index, found)
+
+    def _companions(self, operand: Operand) -> list[tuple[Address, Term, Companion | None]]:
+        pairs = list(addresses(operand))
+        if not any(address[1] in self.bases for address, _ in pairs):
+            return []
+        if operand.value not in self.tables:
+            self.tables[operand.value] = SlotTable.of(operand.value)
+        table = self.tables[operand.value]
+        by_slot: dict[Slot, Address] = {slot: address for address, slot in pairs}
+        out: list[tuple[Address, Term, Companion | None]] = []
+        for address, slot in pairs:
+            for base in self.bases.get(address[1], ()):
+                companion = table.companion(slot, base)
+                known = self.looked_up.get((operand.value, base))
+                if companion is not None and known is None:
+                    out.append((address, base, by_slot.get(companion)))
+                elif companion is None and known is not None and all(place in by_slot for place in known[1]):
+                    out.append((address, base, Via(known[0], tuple(by_slot[place] for place in known[1]))))
+                else:
+                    out.append((address, base, None))
+        return out
+
+
+def _places(companion: Companion) -> tuple[Address, ...]:
+    return companion.places if isinstance(companion, Via) else (companion,)
 
 
 def _drop(bases: Bases, leaf: Term, base: Term) -> None:

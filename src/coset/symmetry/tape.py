@@ -84,6 +84,14 @@ class Operand:
 
 
 @dataclass(frozen=True)
+class Lookup:
+    """An axis of which each result entry sees one position: a constant, or what ``index`` says at its letters."""
+
+    index: Value | int
+    letters: tuple[Letter, ...] = ()
+
+
+@dataclass(frozen=True)
 class Step:
     """One primitive.
 
@@ -103,6 +111,7 @@ class Step:
     over: frozenset[Letter] = frozenset()
     centred: bool = False
     approximate: bool = False
+    lookups: Mapping[Letter, Lookup] = field(default_factory=dict)
 
 
 def operand(value: Value, letters: Sequence[Letter]) -> Operand:
@@ -156,6 +165,7 @@ class Tape:
         over: frozenset[Letter] = frozenset(),
         centred: bool = False,
         approximate: bool = False,
+        lookups: Mapping[Letter, Lookup] | None = None,
     ) -> Value:
         operands = tuple(operand(value, letters) for value, letters in ins)
         terms = {**self._join(operands), **(fresh or {})}
@@ -171,6 +181,7 @@ class Tape:
                 over=over,
                 centred=centred,
                 approximate=approximate,
+                lookups=lookups or {},
             )
         )
         return result
@@ -181,9 +192,10 @@ class Tape:
         out: Sequence[Letter],
         powers: Sequence[float] | None = None,
         fresh: Mapping[Any, Term] | None = None,
+        lookups: Mapping[Letter, Lookup] | None = None,
     ) -> Value:
         """A product of (powers of) operands, summed over the letters that ``out`` lacks: any einsum."""
-        return self._emit("multiply", ins, out, fresh, powers=tuple(powers or [1.0] * len(ins)))
+        return self._emit("multiply", ins, out, fresh, powers=tuple(powers or [1.0] * len(ins)), lookups=lookups)
 
     def add(self, ins: Sequence[tuple[Value, Sequence[Letter]]], out: Sequence[Letter]) -> Value:
         return self._emit("add", ins, out)
@@ -215,9 +227,11 @@ class Tape:
             approximate=approximate,
         )
 
-    def move(self, ins: Sequence[Operand], outs: Sequence[Operand]) -> None:
+    def move(
+        self, ins: Sequence[Operand], outs: Sequence[Operand], lookups: Mapping[Letter, Lookup] | None = None
+    ) -> None:
         """Record a rearrangement; the caller has already unified what must be."""
-        self.steps.append(Step("move", self.cause.op, tuple(ins), tuple(outs)))
+        self.steps.append(Step("move", self.cause.op, tuple(ins), tuple(outs), lookups=lookups or {}))
 
     def broadcast(
         self, kind: Literal["multiply", "add"], values: Sequence[Value], powers: Sequence[float] = ()

@@ -46,7 +46,8 @@ class Trace:
 
     @property
     def module(self) -> GraphModule:
-        return self.program.graph_module
+        module: GraphModule = self.program.graph_module
+        return module
 
     @property
     def graph(self) -> Graph:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Sequence
 
 from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.tape import Exploded, Letter, Operand, Segment, Value, operand
+from coset.symmetry.tape import Exploded, Letter, Lookup, Operand, Segment, Value, operand
 from coset.symmetry.terms import Term, blocks, concat, find, section, units
 
 LARGEST_EXPLOSION = 64
@@ -138,11 +138,12 @@ def reordered(call: Call, value: Value, axis: int, size: int, reason: str) -> Va
     return result
 
 
-def drop(call: Call, value: Value, axis: int) -> Value:
+def drop(call: Call, value: Value, axis: int, index: int) -> Value:
     """One slice along ``axis``, the axis removed."""
     result = Value((*value.axes[:axis], *value.axes[axis + 1 :]), value.content)
     letters: list[Letter] = list(range(len(value.axes)))
-    call.tape.move([operand(value, letters)], [operand(result, letters[:axis] + letters[axis + 1 :])])
+    out = operand(result, letters[:axis] + letters[axis + 1 :])
+    call.tape.move([operand(value, letters)], [out], {axis: Lookup(index)})
     return result
 
 
@@ -156,7 +157,9 @@ def select(call: Call) -> Result:
             return value.parts[index % len(value.parts)]
         value = call.implode(value)
     pick(call, value.axes[axis])
-    return drop(call, value, axis)
+    if not isinstance(index, int):
+        raise NoRuleError("the selected position is not a constant")
+    return drop(call, value, axis, index % value.shape[axis])
 
 
 @rule("unbind", "unbind_copy")
@@ -168,7 +171,7 @@ def unbind(call: Call) -> Result:
             return list(value.parts)
         value = call.implode(value)
     pick(call, value.axes[axis])
-    return [drop(call, value, axis) for _ in call.shapes]
+    return [drop(call, value, axis, k) for k in range(len(call.shapes))]
 
 
 def pick(call: Call, term: Term) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.tape import NONLINEAR, Letter, Value
+from coset.symmetry.tape import NONLINEAR, Letter, Lookup, Value
 from coset.symmetry.terms import Term, find
 
 LOOKED_UP = "looked up by number"
@@ -28,7 +28,8 @@ def embedding(call: Call) -> Result:
     weight, index = call.tensor("weight"), call.whole("indices")
     look_up(call, weight.axes[0], index)
     letters: list[Letter] = list(range(len(index.axes)))
-    return call.tape.multiply([(weight, ["row", "unit"]), (no_scale(call, index), letters)], [*letters, "unit"])
+    ins: list[tuple[Value, list[Letter]]] = [(weight, ["row", "unit"]), (no_scale(call, index), letters)]
+    return call.tape.multiply(ins, [*letters, "unit"], lookups={"row": Lookup(index, tuple(letters))})
 
 
 @rule("index_select")
@@ -38,7 +39,8 @@ def index_select(call: Call) -> Result:
     look_up(call, value.axes[axis], index)
     letters: list[Letter] = list(range(len(value.axes)))
     out = [*letters[:axis], "taken", *letters[axis + 1 :]]
-    return call.tape.multiply([(value, letters), (no_scale(call, index), ["taken"])], out)
+    ins: list[tuple[Value, list[Letter]]] = [(value, letters), (no_scale(call, index), ["taken"])]
+    return call.tape.multiply(ins, out, lookups={axis: Lookup(index, ("taken",))})
 
 
 @rule("gather", "take_along_dim")
@@ -123,7 +125,10 @@ def index(call: Call) -> Result:
     ins: list[tuple[Value, list[Letter]]] = [(value, letters)]
     for _, item in tensors:
         ins.append((no_scale(call, item), places[rank - len(item.axes) :]))
-    return call.tape.multiply(ins, out)
+    lookups: dict[Letter, Lookup] = {
+        ("row", d): Lookup(item, tuple(places[rank - len(item.axes) :])) for d, item in tensors
+    }
+    return call.tape.multiply(ins, out, lookups=lookups)
 
 
 @rule("index_add", "index_put", "_unsafe_index_put", "index_copy", "index_fill", "masked_scatter")
