@@ -76,7 +76,10 @@ def recheck(
     original = {k: v.detach().clone() for k, v in model.state_dict().items() if isinstance(v, Tensor)}
 
     def run(state: dict[str, Tensor]) -> Tensor:
-        twin.load_state_dict(state, strict=False)
+        versioned = collections.OrderedDict(state)
+        # Some modules refuse a state without the version that state_dict() notes beside the tensors.
+        versioned._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
+        twin.load_state_dict(versioned, strict=False)
         found = first_floating(twin(*args, **kwargs))
         if found is None:
             raise ValueError("the model returns no floating tensor")
@@ -131,7 +134,9 @@ def measure(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     record["scalings"] = len(getattr(sym, "scalings", ()))
     moved = {names[t] for g in sym.groups for t, _ in g.members if t in names}
     record["moved"] = len(moved)
-    record["still"] = sorted(set(names.values()) - moved)
+    unused = {names[f.tensor] for f in sym.fixed if f.reason == "not used" and f.tensor in names}
+    record["unused"] = len(unused)
+    record["still"] = sorted(set(names.values()) - moved - unused)
     check = sym.verification
     record["deviation"] = number(check.deviation)
     record["control"] = number(check.control)
@@ -139,7 +144,7 @@ def measure(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     record["conclusive"] = bool(check.conclusive)
     reasons = collections.Counter((str(f.op), str(f.reason)) for f in sym.fixed)
     record["fixed"] = [[op, reason, count] for (op, reason), count in reasons.most_common()]
-    record["unknown_ops"] = sorted({op for op, reason in reasons if "unknown" in reason.lower()})
+    record["unknown_ops"] = sorted({op for op, reason in reasons if reason.startswith("no rule")})
     start = time.perf_counter()
     try:
         record["recheck"], record["changed"] = recheck(model, args, kwargs, sym)

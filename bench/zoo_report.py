@@ -44,7 +44,7 @@ def rows(records: Iterable[Record]) -> list[list[str]]:
                 r["name"],
                 short(r.get("groups"), "{}"),
                 short(r.get("log10_order"), "{:.0f}"),
-                f"{r.get('moved', '-')}/{r.get('tensors', '-')}",
+                f"{r.get('moved', '-')}/{int(r.get('tensors', 0)) - int(r.get('unused', 0))}",
                 short(r.get("deviation")),
                 short(r.get("recheck")),
                 short(r.get("sensitivity")),
@@ -86,6 +86,7 @@ def counts(records: Sequence[Record]) -> dict[str, int]:
         out["verified"] = sum(bool(r.get("verified")) for r in checked)
         out["wrong"] = sum(bool(r.get("wrong")) for r in checked)
         out["tensors"] = sum(int(r.get("tensors", 0)) for r in checked if r.get("verified"))
+        out["unused"] = sum(int(r.get("unused", 0)) for r in checked if r.get("verified"))
         out["moved"] = sum(int(r.get("moved", 0)) for r in checked if r.get("verified"))
     return out
 

@@ -35,7 +35,7 @@ def build(inference: Inference, aliases: Mapping[str, str]) -> Symmetry:
         for leaf in leaves(term)
         if leaf.cause is not None
     ]
-    return Symmetry(sets, axes, scalings, tuple(fixed))
+    return Symmetry(sets, axes, scalings, tuple(dict.fromkeys(fixed)))
 
 
 def _names(inference: Inference, bases: Bases, factors: list[Factor]) -> dict[Term, str]:

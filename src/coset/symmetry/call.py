@@ -36,13 +36,14 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 class Call:
     """The arguments of one op by their schema names, with tensors replaced by values.
 
-    shapes: the shape of each tensor the op returns. explode: splits to make as separate blocks (see Exploded).
+    shapes: the shape of each tensor the op returns. floating: whether the first is. explode: splits to make as separate blocks (see Exploded).
     """
 
     op: str
     node: str
     arguments: dict[str, Any]
     shapes: list[tuple[int, ...]]
+    floating: bool
     tape: Tape
     explode: frozenset[Origin]
 

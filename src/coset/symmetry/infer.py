@@ -145,7 +145,9 @@ class _Run:
             known_shapes = [shape for shape in shapes if shape is not None]
             if len(known_shapes) < len(shapes):
                 raise NoRuleError("its size depends on the data")
-            call = Call(op, node.name, self._bind(node), known_shapes, self.tape, self.explode)
+            first = next(item for item in outputs if isinstance(item, Tensor))
+            is_number = first.is_floating_point() or first.is_complex()
+            call = Call(op, node.name, self._bind(node), known_shapes, is_number, self.tape, self.explode)
             return self._guard(node, known(call), outputs, isinstance(example, Tensor))
         except (
             NoRuleError,

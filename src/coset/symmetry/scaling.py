@@ -189,10 +189,13 @@ class _Solver:
                     self.equations.vanish(slots[address])
                 if step.approximate:
                     self.loose += [(e, step.op) for e in (whole, *slots.values())]
+            elif step.mixes:
+                for address in mixed:
+                    self.equations.vanish(slots[address])
             self._write(step.outs[0], {}, {})
             return
         for address in mixed:
-            if address not in kept or self.kind == "scaling" or step.centred:
+            if address not in kept or self.kind == "scaling" or step.mixes:
                 self.equations.vanish(self.equations.combine((power, slots[address])))
         if step.approximate and self.kind == "scaling":
             self.loose += [(e, step.op) for e in (whole, *slots.values())]

@@ -98,7 +98,8 @@ class Step:
     kind
         multiply: product of powers of the operands, summed over letters absent from the result
         add: sum, maximum or choice among operands, all on one scale
-        map: a unary function with a :class:`Law`, joint over the letters ``over``
+        map: a unary function with a :class:`Law`, joint over the letters ``over``; it ``mixes`` them if
+        entries along them are added up, so that their signs must agree
         move: the same numbers in another arrangement
     """
 
@@ -109,7 +110,7 @@ class Step:
     powers: tuple[float, ...] = ()
     law: Law = LINEAR
     over: frozenset[Letter] = frozenset()
-    centred: bool = False
+    mixes: bool = False
     approximate: bool = False
     lookups: Mapping[Letter, Lookup] = field(default_factory=dict)
 
@@ -163,7 +164,7 @@ class Tape:
         powers: tuple[float, ...] = (),
         law: Law = LINEAR,
         over: frozenset[Letter] = frozenset(),
-        centred: bool = False,
+        mixes: bool = False,
         approximate: bool = False,
         lookups: Mapping[Letter, Lookup] | None = None,
     ) -> Value:
@@ -179,7 +180,7 @@ class Tape:
                 powers=powers,
                 law=law,
                 over=over,
-                centred=centred,
+                mixes=mixes,
                 approximate=approximate,
                 lookups=lookups or {},
             )
@@ -210,7 +211,7 @@ class Tape:
         over: Sequence[int] = (),
         power: float = 1.0,
         fresh: Mapping[Any, Term] | None = None,
-        centred: bool = False,
+        mixes: bool = False,
         approximate: bool = False,
     ) -> Value:
         """A unary op. ``over`` lists axes whose entries are used jointly, as softmax and norms do."""
@@ -223,7 +224,7 @@ class Tape:
             powers=(power,),
             law=law,
             over=frozenset(letters[axis] for axis in over),
-            centred=centred,
+            mixes=mixes,
             approximate=approximate,
         )
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import logging
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -79,6 +81,19 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Keep torch's warnings and graph dumps out of the user's terminal; errors are raised, not logged."""
+    level = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
 def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Every parameter and buffer under every name it has."""
     yield from model.named_parameters(remove_duplicate=False)
@@ -98,7 +113,7 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | N
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in aliases}
     every = {name: id(tensor) for name, tensor in named_tensors(model)}
     canonical = {ident: name for name, ident in reversed(list(every.items())) if name in aliases}
-    with evaluation_mode(model):
+    with evaluation_mode(model), quiet():
         try:
             program = _functional(torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False))
         except Exception as error:

@@ -20,7 +20,6 @@ from torch.utils import _pytree as pytree
 
 from coset import state as states
 from coset.errors import CosetError, SymmetryError
-from coset.symmetry.axes import names
 from coset.symmetry.group import Element
 from coset.symmetry.trace import evaluation_mode
 
@@ -62,7 +61,9 @@ class Verification:
     @property
     def note(self) -> str:
         if self.conclusive:
-            return f"verified in {self.dtype} on {self.weights} weights"
+            return (
+                f"verified in {self.dtype} on {self.weights} weights" if self.trials else "there is nothing to verify"
+            )
         if self.control <= 0:
             return "inconclusive: nothing that was moved changes the output"
         return "inconclusive: a wrong permutation hardly changes the output"
@@ -79,6 +80,8 @@ def check(
 ) -> Verification:
     """Verify, or raise `SymmetryError` with the groups to blame."""
     dtype = _dtype(model)
+    if not sym.groups and not any(scaling.exact for scaling in sym.scalings):
+        return Verification(0.0, 0.0, 0.0, True, str(dtype).removeprefix("torch."), "given", 0)
     found: list[Verification] = []
     with evaluation_mode(model):
         runs = [(model, args, dict(kwargs or {}))]
@@ -191,8 +194,8 @@ class _Runner:
         out: dict[str, Tensor] = {}
         for name, tensor in state.items():
             if id(tensor) not in moved:
-                own = {n for axis in self.sym.axes.get(name, ()) for n in names(axis)}
-                moved[id(tensor)] = self.sym.act(self._only(own), {name: tensor})[name]
+                element = self.sym.random(self.generator, scalings=not self.sym.groups)
+                moved[id(tensor)] = self.sym.act(element, {name: tensor})[name]
             out[name] = moved[id(tensor)]
         return out
 

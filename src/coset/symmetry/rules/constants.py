@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from coset.symmetry.call import Call, Result, rule
-from coset.symmetry.tape import LINEAR, Value
+from coset.symmetry.rules.reshape import expand_to
+from coset.symmetry.tape import LINEAR, Exploded, Value
 from coset.symmetry.terms import units
 
 ZEROS = ("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_permuted")
-EQUAL = ("ones", "ones_like", "new_ones", "full", "full_like", "new_full", "scalar_tensor", "fill")
+EQUAL = ("ones", "ones_like", "new_ones", "full", "full_like", "new_full", "scalar_tensor")
 
 
 @rule(*ZEROS)
@@ -18,6 +19,13 @@ def zeros(call: Call) -> Result:
 @rule(*EQUAL)
 def equal_entries(call: Call) -> Result:
     return Value(tuple(units(size) for size in call.shape))
+
+
+@rule("fill")
+def fill(call: Call) -> Result:
+    if isinstance(call.arguments["value"], Value | Exploded):
+        return expand_to(call, call.tensor("value"), call.shape)
+    return equal_entries(call)
 
 
 @rule("zero")

@@ -109,7 +109,11 @@ def spread(call: Call, values: Sequence[Value | Exploded], act: Callable[[list[V
 
 @rule(*IDENTITY)
 def identity(call: Call) -> Result:
-    return call.values()[0]
+    """The same numbers; a cast to integers keeps unit indices and nothing about the scale of numbers."""
+    value = call.values()[0]
+    if call.floating or (isinstance(value, Value) and value.content is not None):
+        return value
+    return spread(call, [value], lambda row: call.tape.map(row[0], NONLINEAR))
 
 
 @rule(*[name for names in LAWS.values() for name in names])
@@ -223,7 +227,6 @@ def where(call: Call) -> Result:
     condition = call.tape.map(call.tensor(names[0]), NONLINEAR)
     branches = [call.tensor(name) for name in names[1:] if isinstance(call.arguments.get(name), Value | Exploded)]
     scalars = [call.arguments[name] for name in names[1:] if isinstance(call.arguments.get(name), int | float)]
-    branches = [branch for branch in branches if branch.axes or len(branches) == 1]
     if not branches:
         return call.tape.map(condition, NONLINEAR)
     chosen = call.tape.broadcast("add", branches) if len(branches) > 1 else branches[0]
@@ -261,7 +264,7 @@ def along(call: Call) -> Result:
     axis = call.axis("dim", len(value.axes))
     if call.op.startswith("cum") or call.op == "logcumsumexp":
         call.tape.fix(value.axes[axis], "summed up in order")
-        return call.tape.map(value, LINEAR if call.op == "cumsum" else NONLINEAR, over=[axis])
+        return call.tape.map(value, LINEAR if call.op == "cumsum" else NONLINEAR, over=[axis], mixes=True)
     return call.tape.map(value, NONLINEAR, over=[axis])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.tape import NONLINEAR, Letter, Lookup, Value
+from coset.symmetry.tape import LINEAR, NONLINEAR, Letter, Lookup, Value
 from coset.symmetry.terms import Term, find
 
 LOOKED_UP = "looked up by number"
@@ -131,12 +131,10 @@ def index(call: Call) -> Result:
     return call.tape.multiply(ins, out, lookups=lookups)
 
 
-@rule("index_add", "index_put", "_unsafe_index_put", "index_copy", "index_fill", "masked_scatter")
+@rule("index_add", "index_put", "_unsafe_index_put", "index_copy", "index_fill")
 def index_write(call: Call) -> Result:
     """Rows of one axis are written by number; the other axes are matched."""
     base = call.tensor("self")
-    if call.op == "masked_scatter":
-        raise NoRuleError("positions depend on the data")
     if call.op in ("index_put", "_unsafe_index_put"):
         given = list(call.arguments["indices"])
         if len(given) != 1 or given[0] is None or call.tensor("values").shape[1:] != base.shape[1:]:
@@ -144,13 +142,25 @@ def index_write(call: Call) -> Result:
         axis, index_, source = 0, call.implode(given[0]), call.tensor("values")
     else:
         axis, index_ = call.axis("dim", len(base.axes)), call.whole("index")
-        source = call.tensor("source") if call.has("source") else call.tensor("value")
-    if len(index_.axes) != 1 or len(source.axes) not in (0, len(base.axes)):
+        if not call.has("source"):
+            raise NoRuleError("rows are overwritten by one number")
+        source = call.tensor("source")
+    if len(index_.axes) != 1 or len(source.axes) != len(base.axes):
         raise NoRuleError("written by a table of indices")
     look_up(call, base.axes[axis], index_)
     letters: list[Letter] = list(range(len(base.axes)))
-    entries = [*letters[:axis], "entry", *letters[axis + 1 :]][: max(len(source.axes), 0)]
-    flat = call.tape.map(base, NONLINEAR)
-    written = call.tape.map(source, NONLINEAR)
+    entries = [*letters[:axis], "entry", *letters[axis + 1 :]]
+    flat, written = call.tape.map(base, NONLINEAR), call.tape.map(source, NONLINEAR)
     fresh: dict[Letter, Term] = {letter: base.axes[d] for d, letter in enumerate(letters)}
-    return call.tape.multiply([(flat, letters), (written, entries)], letters, fresh=fresh)
+    ins: list[tuple[Value, list[Letter]]] = [(flat, letters), (written, entries), (no_scale(call, index_), ["entry"])]
+    return call.tape.multiply(ins, letters, fresh=fresh)
+
+
+@rule("embedding_bag")
+def embedding_bag(call: Call) -> Result:
+    """Sums of looked-up rows."""
+    weight, indices = call.tensor("weight"), call.whole("indices")
+    look_up(call, weight.axes[0], indices)
+    fresh = {"bag": call.tape.fixed(call.shape[0], LOOKED_UP)}
+    out = call.tape.map(weight, LINEAR, letters=["row", "unit"], out=["bag", "unit"], fresh=fresh)
+    return [out, *[None] * (len(call.shapes) - 1)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.tape import Letter, Value
+from coset.symmetry.tape import NONLINEAR, NORMALISING, Letter, Value
 
 
 @rule("linear")
@@ -84,8 +84,6 @@ def _expand(letters: str, rank: int) -> list[Letter]:
 @rule("_weight_norm", "_weight_norm_interface")
 def weight_norm(call: Call) -> Result:
     """w = g v / |v|, the norm over all axes but one: any factor of v along that axis is killed."""
-    from coset.symmetry.tape import NORMALISING
-
     v, g = call.tensor("v"), call.tensor("g")
     axis = call.get("dim", 0)
     axes = range(len(v.axes))
@@ -93,3 +91,16 @@ def weight_norm(call: Call) -> Result:
     direction = call.tape.map(v, NORMALISING, over=over)
     out = call.tape.broadcast("multiply", [direction, g], [1.0, 1.0])
     return [out, None] if len(call.shapes) > 1 else out
+
+
+@rule("cosine_similarity", "pairwise_distance")
+def similarity(call: Call) -> Result:
+    """A joint function of two tensors, reduced over one axis."""
+    flat = [call.tape.map(call.number(value), NONLINEAR) for value in call.values()[:2]]
+    joint = call.tape.broadcast("multiply", flat, [1.0, 1.0])
+    axis = call.axis("dim", len(joint.axes), 1) if call.op == "cosine_similarity" else len(joint.axes) - 1
+    letters: list[Letter] = list(range(len(joint.axes)))
+    kept = [letter for letter in letters if letter != axis]
+    if len(call.shape) == len(joint.axes):
+        raise NoRuleError("the reduced axis is kept")
+    return call.tape.map(joint, NONLINEAR, letters=letters, out=kept, over=[axis])

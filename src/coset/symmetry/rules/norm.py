@@ -38,9 +38,7 @@ def batch_norm(call: Call) -> Result:
     x = call.number(call.values()[0])
     mean, var = call.maybe("running_mean"), call.maybe("running_var")
     if mean is None or var is None or call.get("training", False):
-        x = call.tape.map(
-            x, NORMALISING, over=[d for d in range(len(x.axes)) if d != 1], centred=True, approximate=True
-        )
+        x = call.tape.map(x, NORMALISING, over=[d for d in range(len(x.axes)) if d != 1], mixes=True, approximate=True)
         for buffer in (mean, var):
             if buffer is not None:
                 call.tape.unify(buffer.axes[0], x.axes[1])
@@ -57,7 +55,7 @@ def layer_norm(call: Call) -> Result:
     x = call.tensor("input")
     rank = len(call.get("normalized_shape"))
     over = range(len(x.axes) - rank, len(x.axes))
-    x = call.tape.map(x, NORMALISING, over=over, centred="layer" in call.op, approximate=True)
+    x = call.tape.map(x, NORMALISING, over=over, mixes="layer" in call.op, approximate=True)
     weight, bias = call.maybe("weight"), call.maybe("bias")
     if weight is not None:
         x = call.tape.broadcast("multiply", [x, weight], [1.0, 1.0])
@@ -75,13 +73,13 @@ def group_norm(call: Call) -> Result:
     wide = None if apart else _grouped(call, x, groups)
     if wide is not None:
         over = [d for d in range(len(wide.axes)) if d not in (0, 1)]
-        out = call.tape.map(wide, NORMALISING, over=over, centred=True, approximate=True)
+        out = call.tape.map(wide, NORMALISING, over=over, mixes=True, approximate=True)
         normalised = call.implode(reshape_to(call, out, x.shape))
     else:
         # Groups that straddle the blocks of a concatenation: each group is a block of its own.
         cells = take_apart(call, x, 1, [(k * width, (k + 1) * width) for k in range(groups)])
         over = [d for d in range(len(x.axes)) if d != 0]
-        done = [call.tape.map(cell, NORMALISING, over=over, centred=True, approximate=True) for cell in cells]
+        done = [call.tape.map(cell, NORMALISING, over=over, mixes=True, approximate=True) for cell in cells]
         normalised = cat_along(call, done, 1)
     return with_statistics(call, affine(call, normalised, 1, call.maybe("weight"), call.maybe("bias")))
 
@@ -106,7 +104,7 @@ def instance_norm(call: Call) -> Result:
         return batch_norm(call)
     x = call.tensor("input")
     over = range(2, len(x.axes))
-    x = call.tape.map(x, NORMALISING, over=over, centred=True, approximate=True)
+    x = call.tape.map(x, NORMALISING, over=over, mixes=True, approximate=True)
     for name in ("running_mean", "running_var"):
         buffer = call.maybe(name)
         if buffer is not None:

@@ -77,6 +77,30 @@ def recurrent(call: Call) -> Result:
     return [x, *finals]
 
 
+@rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+def single_cell(call: Call) -> Result:
+    """One step of a recurrent layer; the states given are tied to its units."""
+    gates = GATES[call.op.removesuffix("_cell")]
+    x = call.tape.map(call.tensor("input"), NONLINEAR)
+    given = call.arguments["hx"]
+    states = [call.tape.map(call.number(item), NONLINEAR) for item in (given if isinstance(given, list) else [given])]
+    places: list[Letter] = list(range(len(x.axes) - 1))
+    head: list[Letter] = ["gate", "unit"] if gates > 1 else ["unit"]
+    w_in, w_rec = (gated(call, call.tensor(name), gates) for name in ("w_ih", "w_hh"))
+    total = call.tape.multiply([(x, [*places, "in"]), (w_in, [*head, "in"])], [*places, *head])
+    again = call.tape.multiply([(states[0], [*places, "out"]), (w_rec, [*head, "out"])], [*places, *head])
+    total = call.tape.add([(total, [*places, *head]), (again, [*places, *head])], [*places, *head])
+    for name in ("b_ih", "b_hh"):
+        bias = call.maybe(name)
+        if bias is not None:
+            total = call.tape.add([(total, [*places, *head]), (gated(call, bias, gates), head)], [*places, *head])
+    over = [len(places)] if gates > 1 else []
+    new = call.tape.map(total, NONLINEAR, letters=[*places, *head], out=[*places, "unit"], over=over)
+    for state in states:
+        new = call.tape.broadcast("multiply", [new, state], [1.0, 1.0])
+    return [new, new] if len(call.shapes) > 1 else new
+
+
 def _last(call: Call, value: Value, shape: tuple[int, ...]) -> Value:
     """The state after the last step: time is gone, the batch is in its own order."""
     letters: list[Letter] = [*[("time", d) for d in range(len(value.axes) - 1)], "unit"]

@@ -8,7 +8,7 @@ from coset.symmetry.terms import Term, units
 
 LAWS: dict[Law, tuple[str, ...]] = {
     LINEAR: ("sum", "mean", "nansum", "nanmean"),
-    HOMOGENEOUS: ("amax", "amin", "aminmax", "median", "quantile"),
+    HOMOGENEOUS: ("amax", "amin", "aminmax", "quantile"),
     MAGNITUDE: ("std", "norm", "linalg_vector_norm", "linalg_norm"),
     NONLINEAR: ("prod", "any", "all", "logsumexp", "var", "count_nonzero", "std_mean", "var_mean"),
 }
@@ -22,7 +22,8 @@ def reduce(call: Call, value: Value, axes: list[int], law: Law, shape: tuple[int
     if len(shape) == len(value.axes) and axes:
         out = [("one", d) if d in axes else letter for d, letter in enumerate(letters)]
         fresh = {("one", d): units(1) for d in axes}
-    return call.tape.map(value, law, letters=letters, out=out, over=axes, fresh=fresh)
+    mixes = call.op == "std"
+    return call.tape.map(value, law, letters=letters, out=out, over=axes, fresh=fresh, mixes=mixes)
 
 
 @rule(*[name for names in LAWS.values() for name in names])
@@ -36,7 +37,7 @@ def reduction(call: Call) -> Result:
     return outs if len(outs) > 1 else outs[0]
 
 
-@rule("max", "min")
+@rule("max", "min", "median", "nanmedian", "mode")
 def extremum(call: Call) -> Result:
     """Over all entries, over one axis with the positions, or between two tensors."""
     from coset.symmetry.rules.elementwise import choose
