@@ -36,7 +36,8 @@ def rule(*names: str) -> Callable[[Rule], Rule]:
 class Call:
     """The arguments of one op by their schema names, with tensors replaced by values.
 
-    shapes: the shape of each tensor the op returns. floating: whether the first is. explode: splits to make as separate blocks (see Exploded).
+    shapes: the shape of each tensor the op returns. floating: whether the first one is.
+    explode: splits to make as separate blocks (see Exploded).
     """
 
     op: str

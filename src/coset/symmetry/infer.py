@@ -61,7 +61,6 @@ class _Run:
         self.tape = Tape(Unifier())
         self.found: dict[Node, Found] = {}
         self.result = Inference({}, self.tape, values=self.found)
-        self.used: set[str] = set()
 
     def interpret(self) -> Inference:
         for node in self.trace.graph.nodes:
@@ -74,11 +73,25 @@ class _Run:
                 self.found[node] = self._fixed(node, "constant")
             elif node.op == "output":
                 self._outputs(node)
-        for name, value in self.result.parameters.items():
-            if name not in self.used:
-                self._freeze(value, Cause("", "not used"))
-                self.tape.map(value, NONLINEAR)
+        self._freeze_unused()
         return self.result
+
+    def _freeze_unused(self) -> None:
+        """Parts of the state that this input leaves aside, such as later positions, may matter for another."""
+        used = {
+            leaf
+            for step in self.tape.steps
+            if step.kind != "move"
+            for operand in step.ins
+            for segment in operand.segments
+            for leaf in leaves(segment.term)
+        }
+        for value in self.result.parameters.values():
+            for term in value.axes:
+                for leaf in leaves(term):
+                    if leaf not in used:
+                        freeze(leaf, Cause("", "not used"))
+                        self.tape.unused.add(leaf)
 
     def _placeholder(self, node: Node) -> Value | None:
         source = self.trace.sources.get(node.name)
@@ -93,8 +106,6 @@ class _Run:
             self.result.parameters[source.name] = value
             if not example.is_floating_point():
                 self.tape.map(value, NONLINEAR)
-        if node.users:
-            self.used.add(source.name)
         return self.result.parameters[source.name]
 
     def _outputs(self, node: Node) -> None:

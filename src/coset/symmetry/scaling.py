@@ -102,7 +102,12 @@ class _Solver:
 
     def factors(self) -> list[Factor]:
         for value in self.parameters.values():
-            self.scales[value] = self._fresh(value)
+            scale = self.scales[value] = self._fresh(value)
+            for slot, expression in scale.slots.items():
+                if slot.leaf in self.tape.unused:
+                    self.equations.vanish(expression)
+            if all(slot.leaf in self.tape.unused for slot in scale.slots):
+                self.equations.vanish(scale.whole)
         for value in self.tape.zeros:
             self.scales[value] = self._fresh(value)
         for step in self.tape.steps:

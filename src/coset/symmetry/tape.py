@@ -128,6 +128,7 @@ class Tape:
     steps: list[Step] = field(default_factory=list)
     offsets: dict[Value, float] = field(default_factory=dict)
     zeros: set[Value] = field(default_factory=set)
+    unused: set[Term] = field(default_factory=set)
 
     @property
     def cause(self) -> Cause:

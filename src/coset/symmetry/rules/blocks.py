@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from coset.symmetry.call import Call, NoRuleError, Result, rule
 from coset.symmetry.tape import Exploded, Letter, Lookup, Operand, Segment, Value, operand
-from coset.symmetry.terms import Term, blocks, concat, find, section, units
+from coset.symmetry.terms import Term, concat, find, section, units
 
 LARGEST_EXPLOSION = 64
 
@@ -50,6 +50,8 @@ def _with_row(value: Value, axis: int, row: Sequence[Segment]) -> Operand:
 def take_apart(call: Call, value: Value, axis: int, bounds: Sequence[tuple[int, int]]) -> list[Value]:
     """The slices [start, stop) of ``axis``; units are cut into blocks at the bounds."""
     term = value.axes[axis]
+    if all(stop - start == 1 for start, stop in bounds):
+        want_apart(call, term)
     size = term.size
     points = [p for pair in bounds for p in pair]
     if not call.tape.unifier.cut(term, points):
@@ -175,11 +177,16 @@ def unbind(call: Call) -> Result:
 
 
 def pick(call: Call, term: Term) -> None:
-    """Single positions are named, so the axis is fixed; better, if it was split off, to explode it there."""
+    """Single positions are named, so the axis is fixed."""
+    want_apart(call, term)
+    call.tape.fix(term, "a single position is selected")
+
+
+def want_apart(call: Call, term: Term) -> None:
+    """Positions are used one by one: if the axis was split off another one, better to explode it there."""
     leaf = find(term)
     if leaf.kind == "units" and not leaf.frozen and leaf.size <= LARGEST_EXPLOSION:
         call.tape.unifier.wanted |= leaf.origins
-    call.tape.fix(term, "a single position is selected")
 
 
 @rule("stack")
@@ -239,13 +246,3 @@ def scatter_slice(call: Call) -> Result:
     kept = take_apart(call, value, axis, bounds)
     pieces = [source if bound == (start, end) else piece for bound, piece in zip(bounds, kept, strict=True)]
     return cat_along(call, pieces, axis)
-
-
-def whole_blocks(term: Term, width: int) -> bool:
-    """Whether every block boundary of ``term`` is a multiple of ``width``."""
-    position = 0
-    for block in blocks(term):
-        position += block.size
-        if position % width:
-            return False
-    return True

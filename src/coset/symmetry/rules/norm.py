@@ -6,7 +6,7 @@ from coset.symmetry.call import Call, Result, rule
 from coset.symmetry.rules.blocks import cat_along, take_apart
 from coset.symmetry.rules.reshape import reshape_to
 from coset.symmetry.tape import NORMALISING, Letter, Value
-from coset.symmetry.terms import Origin, find
+from coset.symmetry.terms import Origin, blocks, find
 
 
 def affine(call: Call, x: Value, axis: int, weight: Value | None, bias: Value | None) -> Value:
@@ -69,19 +69,31 @@ def group_norm(call: Call) -> Result:
     x = call.tensor("input")
     groups = call.get("num_groups", call.get("group"))
     width = x.shape[1] // groups
+    sizes = [block.size for block in blocks(x.axes[1])]
+    if len(sizes) > 1 and width > 1 and all(size % width == 0 for size in sizes):
+        # Whole groups lie in each block of a concatenation.
+        bounds = [(sum(sizes[:k]), sum(sizes[: k + 1])) for k in range(len(sizes))]
+        done = [_normalise(call, part, part.shape[1] // width) for part in take_apart(call, x, 1, bounds)]
+        normalised = cat_along(call, done, 1)
+    else:
+        normalised = _normalise(call, x, groups)
+    return with_statistics(call, affine(call, normalised, 1, call.maybe("weight"), call.maybe("bias")))
+
+
+def _normalise(call: Call, x: Value, groups: int) -> Value:
+    """Each of the groups of channels by its own mean and deviation."""
     apart = Origin(call.node, 1) in call.explode
     wide = None if apart else _grouped(call, x, groups)
     if wide is not None:
         over = [d for d in range(len(wide.axes)) if d not in (0, 1)]
         out = call.tape.map(wide, NORMALISING, over=over, mixes=True, approximate=True)
-        normalised = call.implode(reshape_to(call, out, x.shape))
-    else:
-        # Groups that straddle the blocks of a concatenation: each group is a block of its own.
-        cells = take_apart(call, x, 1, [(k * width, (k + 1) * width) for k in range(groups)])
-        over = [d for d in range(len(x.axes)) if d != 0]
-        done = [call.tape.map(cell, NORMALISING, over=over, mixes=True, approximate=True) for cell in cells]
-        normalised = cat_along(call, done, 1)
-    return with_statistics(call, affine(call, normalised, 1, call.maybe("weight"), call.maybe("bias")))
+        return call.implode(reshape_to(call, out, x.shape))
+    # Groups that straddle the blocks of a concatenation: each group is a block of its own.
+    width = x.shape[1] // groups
+    cells = take_apart(call, x, 1, [(k * width, (k + 1) * width) for k in range(groups)])
+    over = [d for d in range(len(x.axes)) if d != 0]
+    done = [call.tape.map(cell, NORMALISING, over=over, mixes=True, approximate=True) for cell in cells]
+    return cat_along(call, done, 1)
 
 
 def _grouped(call: Call, x: Value, groups: int) -> Value | None:
