@@ -71,8 +71,9 @@ class _Checker(Interpreter):
         if isinstance(found, list) and isinstance(value, list | tuple):
             return type(value)(self._move(f, v) for f, v in zip(found, value, strict=False))
         if isinstance(found, Exploded) and isinstance(value, Tensor):
-            rows = [self._move(part, value.select(found.axis, k)) for k, part in enumerate(found.parts)]
-            return torch.stack(rows, found.axis)
+            pieces = torch.split(value, found.widths, found.axis)
+            moved = [self._move(part, piece) for part, piece in zip(found.parts, pieces, strict=True)]
+            return torch.cat(moved, found.axis)
         if not isinstance(found, Value) or not isinstance(value, Tensor):
             return value
         for d, term in enumerate(found.axes):

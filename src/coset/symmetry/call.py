@@ -6,8 +6,8 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coset.symmetry.tape import Exploded, Letter, Tape, Value, operand
-from coset.symmetry.terms import Cause, Origin, Term, freeze, product
+from coset.symmetry.tape import Exploded, Letter, Segment, Tape, Value, operand, with_row
+from coset.symmetry.terms import Cause, Origin, Term, concat, freeze, product
 
 Result = Value | Exploded | list[Any]
 Rule = Callable[["Call"], Result]
@@ -96,24 +96,32 @@ class Call:
         return whole
 
     def implode(self, value: Value | Exploded) -> Value:
-        """Treat an exploded tensor as one: all its slices index the same units."""
-        if isinstance(value, Value):
-            return value
-        first = value.parts[0]
-        for part in value.parts[1:]:
-            for a, b in zip(first.axes, part.axes, strict=True):
-                self.tape.unify(a, b)
-        stacked = self.tape.fixed(len(value.parts), "slices of a stacked axis are used together")
-        axes = [*first.axes[: value.axis], stacked, *first.axes[value.axis :]]
-        contents = [part.content for part in value.parts]
+        """Treat an exploded tensor as one: on the other axes all its blocks index the same units."""
+        return value if isinstance(value, Value) else self.join(value.parts, value.axis)
+
+    def join(self, values: Sequence[Value], axis: int) -> Value:
+        """Blocks one after the other along ``axis``."""
+        first = values[0]
+        contents = [value.content for value in values if value.content is not None]
+        for value in values[1:]:
+            for d in range(len(first.axes)):
+                if d != axis:
+                    self.tape.unify(first.axes[d], value.axes[d])
         for content in contents[1:]:
-            if content is not None and contents[0] is not None:
-                self.tape.unify(contents[0], content)
-        whole = Value(tuple(axes), contents[0])
+            self.tape.unify(contents[0], content)
+        joined = concat([value.axes[axis] for value in values])
+        indices = contents[0] if len(contents) == len(values) else None
+        result = Value((*first.axes[:axis], joined, *first.axes[axis + 1 :]), indices)
         letters: list[Letter] = list(range(len(first.axes)))
-        outs: list[Letter] = [*letters[: value.axis], "stack", *letters[value.axis :]]
-        self.tape.move([operand(part, letters) for part in value.parts], [operand(whole, outs)])
-        return whole
+        ins = [operand(v, [*letters[:axis], ("block", k), *letters[axis + 1 :]]) for k, v in enumerate(values)]
+        row = [Segment(axis, ("block", k), value.axes[axis]) for k, value in enumerate(values)]
+        self.tape.move(ins, [with_row(result, axis, row)])
+        return result
+
+    def cuts(self, axis: int) -> list[int]:
+        """Where axis ``axis`` of the result is wanted in separate blocks."""
+        found = (origin for origin in self.explode if origin.node == self.node and origin.axis == axis)
+        return sorted({point for origin in found for point in origin.points})
 
     def axis(self, name: str, rank: int, default: int | None = None) -> int:
         found = self.get(name, default)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from coset.symmetry.call import Call
 from coset.symmetry.tape import Exploded, Operand, Segment, Value, operand
-from coset.symmetry.terms import Term, blocks, concat, find, interleave, product, section, units
+from coset.symmetry.terms import Term, blocks, concat, edges, find, interleave, product, section, units
 
 
 def groups_of(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:
@@ -36,14 +37,15 @@ def groups_of(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[in
     return out
 
 
-def natural_axis(term: Term, after: Sequence[int], shape: Sequence[int]) -> int | None:
-    """An axis made of K equal blocks (or K interleaved lanes) that is viewed as K separate slices."""
+def natural_cuts(term: Term, after: Sequence[int], shape: Sequence[int]) -> tuple[int, list[int]] | None:
+    """An axis of the view at which the blocks (or interleaved lanes) of ``term`` come apart by themselves."""
     term = find(term)
     wide = [d for d in after if shape[d] != 1]
-    if term.kind == "concat" and all(b.size == term.size // shape[wide[0]] for b in blocks(term)):
-        return wide[0]
+    step = term.size // shape[wide[0]]
+    if term.kind == "concat" and all(block.size % step == 0 for block in blocks(term)):
+        return wide[0], [edge // step for edge in edges(term)[1:-1]]
     if term.kind == "interleave" and len(term.children) == shape[wide[-1]]:
-        return wide[-1]
+        return wide[-1], list(range(1, shape[wide[-1]]))
     return None
 
 
@@ -54,41 +56,46 @@ def explode(
     before: Sequence[int],
     after: Sequence[int],
     chosen: int,
+    cuts: Sequence[int],
 ) -> Exploded | None:
-    """View one run of axes with the slices along ``chosen`` kept apart."""
+    """View one run of axes with the blocks between ``cuts`` of axis ``chosen`` kept apart."""
     unifier = call.tape.unifier
     outer = [shape[d] for d in after if d < chosen]
     inner = [shape[d] for d in after if d > chosen]
-    count = shape[chosen]
-    terms = [value.axes[d] for d in before]
-    if math.prod(inner) > 1:
-        pre_post = unifier.split(terms, [math.prod(outer), count * math.prod(inner)])
-        if pre_post is None:
+    bounds = [0, *cuts, shape[chosen]]
+    widths = [e - s for s, e in pairwise(bounds)]
+    term = product([value.axes[d] for d in before])
+    step = math.prod(inner)
+    if step > 1:
+        pieces = unifier.split([term], [math.prod(outer), shape[chosen] * step])
+        if pieces is None or not unifier.cut(pieces[1], [cut * step for cut in cuts]):
             return None
-        step = math.prod(inner)
-        if not unifier.cut(pre_post[1], range(step, count * step, step)):
-            return None
-        heads = unifier.split([pre_post[0]], outer)
-        slices = [section(pre_post[1], k * step, (k + 1) * step) for k in range(count)]
-        tails = [unifier.split([piece], inner) for piece in slices]
+        heads = unifier.split([pieces[0]], outer)
+        slices = [section(pieces[1], s * step, e * step) for s, e in pairwise(bounds)]
+        tails = [unifier.split([piece], [width, *inner]) for piece, width in zip(slices, widths, strict=True)]
         if heads is None or any(tail is None for tail in tails):
             return None
-        shared = [Segment(before[0], "pre", pre_post[0])]
+        shared = [Segment(before[0], "pre", pieces[0])]
         rows = [[*heads, *(tail or [])] for tail in tails]
     else:
-        term = find(product(terms))
-        if term.kind == "units":
-            unifier.become(term, "interleave", [units(term.size // count) for _ in range(count)])
-        if term.kind != "interleave" or len(term.children) != count:
+        lanes = _lanes(call, term, shape[chosen]) if set(widths) == {1} else None
+        if lanes is None:
             return None
-        slices = list(term.children)
-        lanes = [unifier.split([lane], outer) for lane in slices]
-        if any(lane is None for lane in lanes):
+        slices, shared = lanes, []
+        views = [unifier.split([lane], outer) for lane in lanes]
+        if any(view is None for view in views):
             return None
-        shared = []
-        rows = [[*(lane or []), *[units(1)] * len(inner)] for lane in lanes]
+        rows = [[*(view or []), *[units(1)] * (1 + len(inner))] for view in views]
     own = [Segment(before[0], ("slice", k), piece) for k, piece in enumerate(slices)]
     return _assemble(call, value, shape, before, after, chosen, shared, own, rows)
+
+
+def _lanes(call: Call, term: Term, count: int) -> list[Term] | None:
+    """The interleaved lanes of a term."""
+    term = find(term)
+    if term.kind == "units":
+        call.tape.unifier.become(term, "interleave", [units(term.size // count) for _ in range(count)])
+    return list(term.children) if term.kind == "interleave" and len(term.children) == count else None
 
 
 def _assemble(
@@ -102,33 +109,24 @@ def _assemble(
     own: list[Segment],
     rows: list[list[Term]],
 ) -> Exploded | None:
-    """Assemble the parts; axes outside the exploded run are regrouped as in an ordinary view."""
-    unifier = call.tape.unifier
+    """The parts; axes outside the exploded run are regrouped as in an ordinary view."""
     others: dict[int, Term] = {}
     for a, b in groups_of(value.shape, shape):
-        if list(a) == list(before):
-            continue
-        pieces = unifier.split([value.axes[d] for d in a], [shape[d] for d in b])
-        if pieces is None:
-            return None
-        others.update(zip(b, pieces, strict=True))
-    kept = [d for d in after if d != chosen]
+        if list(a) != list(before):
+            pieces = call.tape.unifier.split([value.axes[d] for d in a], [shape[d] for d in b])
+            if pieces is None:
+                return None
+            others.update(zip(b, pieces, strict=True))
     parts: list[Value] = []
     outs: list[Operand] = []
     for k, row in enumerate(rows):
-        table = {**others, **dict(zip(kept, row, strict=True))}
-        axes = [table[d] for d in range(len(shape)) if d != chosen]
-        part = Value(tuple(axes), value.content)
-        segments = [
-            Segment(
-                i,
-                "pre" if d in kept and d < chosen and shared else ("slice", k) if d in kept else "*",
-                axes[i],
-            )
-            for i, d in enumerate(d for d in range(len(shape)) if d != chosen)
+        table = {**others, **dict(zip(after, row, strict=True))}
+        part = Value(tuple(table[d] for d in range(len(shape))), value.content)
+        letters = [
+            "*" if d not in after else "pre" if shared and d < chosen else ("slice", k) for d in range(len(shape))
         ]
         parts.append(part)
-        outs.append(Operand(part, tuple(segments)))
+        outs.append(operand(part, letters))
     ins: list[Segment] = []
     for d, term in enumerate(value.axes):
         if d == before[0]:
@@ -139,21 +137,23 @@ def _assemble(
     return Exploded(chosen, tuple(parts))
 
 
-def merge(call: Call, value: Exploded, before: Sequence[int]) -> Value:
+def merge(call: Call, value: Exploded, before: Sequence[int]) -> Value | None:
     """Join the exploded axis with the axes ``before`` around it: blocks in a row, or lanes interleaved."""
     first = value.parts[0]
     pre = [d for d in before if d < value.axis]
-    post = [d - 1 for d in before if d > value.axis]
-    in_blocks = any(first.axes[d].size > 1 for d in post)
-    own, common = (post, pre) if in_blocks else (pre, [])
+    post = [d for d in before if d > value.axis]
+    in_blocks = not pre or any(first.axes[d].size > 1 for d in post)
+    if not in_blocks and set(value.widths) != {1}:
+        return None
+    own, common = ([value.axis, *post], pre) if in_blocks else (pre, [])
+    kept = set(range(len(first.axes))) - set(own) - {value.axis}
     for part in value.parts[1:]:
-        for d in set(range(len(first.axes))) - set(own):
+        for d in kept:
             call.tape.unify(first.axes[d], part.axes[d])
     slices = [product([part.axes[d] for d in own]) for part in value.parts]
     shared = [first.axes[d] for d in common]
     merged = product([*shared, concat(slices)]) if in_blocks else interleave(slices)
-    lead = list(first.axes[: before[0]])
-    tail = list(first.axes[before[-1] :])
+    lead, tail = list(first.axes[: before[0]]), list(first.axes[before[-1] + 1 :])
     whole = Value((*lead, merged, *tail), first.content)
     ins = [
         operand(part, [("slice", k) if d in own else "pre" if d in common else d for d in range(len(part.axes))])
@@ -163,7 +163,7 @@ def merge(call: Call, value: Exploded, before: Sequence[int]) -> Value:
         *[Segment(d, d, term) for d, term in enumerate(lead)],
         *[Segment(len(lead), "pre", term) for term in shared],
         *[Segment(len(lead), ("slice", k), piece) for k, piece in enumerate(slices)],
-        *[Segment(len(lead) + 1 + i, before[-1] + i, term) for i, term in enumerate(tail)],
+        *[Segment(len(lead) + 1 + i, before[-1] + 1 + i, term) for i, term in enumerate(tail)],
     ]
     call.tape.move(ins, [Operand(whole, tuple(segments))])
     return whole

@@ -100,7 +100,11 @@ class _Run:
             return None
         if source.kind != "state":
             reason = "model input" if source.kind == "input" else f"constant {source.name}"
-            return Value(tuple(_fixed_term(int(size), source.kind, reason) for size in example.shape))
+            value = Value(tuple(_fixed_term(int(size), source.kind, reason) for size in example.shape))
+            known = self.trace.positions(source.name)
+            if known is not None:
+                self.tape.constants[value] = known
+            return value
         if source.name not in self.result.parameters:
             value = Value(tuple(units(int(size)) for size in example.shape))
             self.result.parameters[source.name] = value

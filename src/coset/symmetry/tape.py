@@ -31,15 +31,19 @@ class Value:
 
 @dataclass(eq=False)
 class Exploded:
-    """A tensor whose slices along ``axis`` index unrelated units, such as a fused (3, heads, dim) projection."""
+    """A tensor whose blocks along ``axis`` index unrelated units, such as a fused (3, heads, dim) projection."""
 
     axis: int
     parts: tuple[Value, ...]
 
     @property
+    def widths(self) -> list[int]:
+        return [part.shape[self.axis] for part in self.parts]
+
+    @property
     def shape(self) -> tuple[int, ...]:
         rest = self.parts[0].shape
-        return (*rest[: self.axis], len(self.parts), *rest[self.axis :])
+        return (*rest[: self.axis], sum(self.widths), *rest[self.axis + 1 :])
 
 
 @dataclass(frozen=True)
@@ -120,6 +124,14 @@ def operand(value: Value, letters: Sequence[Letter]) -> Operand:
     return Operand(value, tuple(Segment(axis, letter, term) for axis, (letter, term) in enumerate(pairs)))
 
 
+def with_row(value: Value, axis: int, row: Sequence[Segment]) -> Operand:
+    """An operand with its axes as letters, but for one that is a row of segments."""
+    segments: list[Segment] = []
+    for d, term in enumerate(value.axes):
+        segments += row if d == axis else [Segment(d, d, term)]
+    return Operand(value, tuple(segments))
+
+
 @dataclass
 class Tape:
     """Writes steps and unifies the terms of equal letters as it goes."""
@@ -129,6 +141,7 @@ class Tape:
     offsets: dict[Value, float] = field(default_factory=dict)
     zeros: set[Value] = field(default_factory=set)
     unused: set[Term] = field(default_factory=set)
+    constants: dict[Value, list[int]] = field(default_factory=dict)
 
     @property
     def cause(self) -> Cause:

@@ -32,10 +32,14 @@ class Cause:
 
 @dataclass(frozen=True)
 class Origin:
-    """The graph node, and the axis of its result, that split some units into a product."""
+    """The graph node, and the axis of its result, that split some units into a product.
+
+    ``points``: where that axis was cut later on, if the split is to be made block by block.
+    """
 
     node: str
     axis: int
+    points: tuple[int, ...] = ()
 
 
 class Term:

@@ -17,6 +17,8 @@ from torch.fx import Graph, GraphModule
 
 from coset.errors import SymmetryError
 
+LONGEST_LIST = 64
+
 
 @dataclass(frozen=True)
 class Source:
@@ -54,6 +56,13 @@ class Trace:
     @property
     def graph(self) -> Graph:
         return self.module.graph
+
+    def positions(self, name: str) -> list[int] | None:
+        """A short list of integers that the model holds as a constant."""
+        found = self.program.constants.get(name)
+        if not isinstance(found, Tensor) or found.dtype != torch.int64 or found.dim() != 1 or found.is_meta:
+            return None
+        return [int(entry) for entry in found] if 0 < len(found) <= LONGEST_LIST else None
 
     def flat_inputs(self, state: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """What the graph's placeholders stand for, with the tensors of ``state`` in place of the model's."""

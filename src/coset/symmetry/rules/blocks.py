@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.tape import Exploded, Letter, Lookup, Operand, Segment, Value, operand
-from coset.symmetry.terms import Term, concat, find, section, units
+from coset.symmetry.tape import Exploded, Letter, Lookup, Segment, Value, operand, with_row
+from coset.symmetry.terms import Term, concat, find, is_frozen, section, units
 
 LARGEST_EXPLOSION = 64
 
@@ -21,37 +22,13 @@ def cat(call: Call) -> Result:
 
 def cat_along(call: Call, values: Sequence[Value], axis: int) -> Value:
     """Blocks along ``axis``; on every other axis the tensors index the same units."""
-    first = values[0]
-    if any(value.content is not None for value in values):
-        values = [call.number(value) for value in values]
-    for value in values[1:]:
-        for d in range(len(first.axes)):
-            if d != axis:
-                call.tape.unify(first.axes[d], value.axes[d])
-    joined = concat([value.axes[axis] for value in values])
-    result = Value((*first.axes[:axis], joined, *first.axes[axis + 1 :]))
-    ins, row = [], []
-    for k, value in enumerate(values):
-        letters: list[Letter] = list(range(len(value.axes)))
-        letters[axis] = ("block", k)
-        ins.append(operand(value, letters))
-        row.append(Segment(axis, ("block", k), value.axes[axis]))
-    call.tape.move(ins, [_with_row(result, axis, row)])
-    return result
-
-
-def _with_row(value: Value, axis: int, row: Sequence[Segment]) -> Operand:
-    segments: list[Segment] = []
-    for d, term in enumerate(value.axes):
-        segments += row if d == axis else [Segment(d, d, term)]
-    return Operand(value, tuple(segments))
+    return call.join([call.number(value) for value in values], axis)
 
 
 def take_apart(call: Call, value: Value, axis: int, bounds: Sequence[tuple[int, int]]) -> list[Value]:
     """The slices [start, stop) of ``axis``; units are cut into blocks at the bounds."""
     term = value.axes[axis]
-    if all(stop - start == 1 for start, stop in bounds):
-        want_apart(call, term)
+    want_apart(call, term, [p for pair in bounds for p in pair])
     size = term.size
     points = [p for pair in bounds for p in pair]
     if not call.tape.unifier.cut(term, points):
@@ -67,8 +44,8 @@ def take_apart(call: Call, value: Value, axis: int, bounds: Sequence[tuple[int, 
         term_out = concat([piece for _, piece in inside]) if inside else units(0)
         result = Value((*value.axes[:axis], term_out, *value.axes[axis + 1 :]), value.content)
         results.append(result)
-        outs.append(_with_row(result, axis, [Segment(axis, ("slice", s), piece) for s, piece in inside]))
-    call.tape.move([_with_row(value, axis, row)], outs)
+        outs.append(with_row(result, axis, [Segment(axis, ("slice", s), piece) for s, piece in inside]))
+    call.tape.move([with_row(value, axis, row)], outs)
     return results
 
 
@@ -77,18 +54,29 @@ def split(call: Call) -> Result:
     value = call.raw("self")
     axis = call.axis("dim", len(value.shape), 0)
     sizes = [shape[axis] for shape in call.shapes]
-    starts = [sum(sizes[:k]) for k in range(len(sizes))]
-    if isinstance(value, Exploded):
-        if axis == value.axis and all(size == 1 for size in sizes):
-            return [_kept(call, part, axis) for part in value.parts]
-        value = call.implode(value)
-    return take_apart(call, value, axis, [(s, s + n) for s, n in zip(starts, sizes, strict=True)])
+    return pieces(call, value, axis, [(sum(sizes[:k]), sum(sizes[: k + 1])) for k in range(len(sizes))])
 
 
-def _kept(call: Call, part: Value, axis: int) -> Value:
-    """A slice of length one along an exploded axis, the axis kept."""
-    axes = [[term] for term in part.axes]
-    return call.regroup(part, [*axes[:axis], [], *axes[axis:]], part.content)
+def pieces(call: Call, value: Value | Exploded, axis: int, bounds: Sequence[tuple[int, int]]) -> list[Value | Exploded]:
+    """Slices along an axis, also of a tensor in blocks."""
+    if isinstance(value, Value):
+        return list(take_apart(call, value, axis, bounds))
+    if axis != value.axis:
+        rows = [take_apart(call, part, axis, bounds) for part in value.parts]
+        return [Exploded(value.axis, tuple(row[k] for row in rows)) for k in range(len(bounds))]
+    out: list[Value | Exploded] = []
+    for start, stop in bounds:
+        inside: list[Value] = []
+        offset = 0
+        for part, width in zip(value.parts, value.widths, strict=True):
+            low, high = max(start - offset, 0), min(stop - offset, width)
+            if high > low:
+                inside.append(part if (low, high) == (0, width) else take_apart(call, part, axis, [(low, high)])[0])
+            offset += width
+        if not inside:
+            raise NoRuleError("empty slice")
+        out.append(inside[0] if len(inside) == 1 else Exploded(axis, tuple(inside)))
+    return out
 
 
 @rule("slice", "narrow", "slice_copy")
@@ -105,13 +93,7 @@ def slice_(call: Call) -> Result:
         return value
     if step != 1:
         return _strided(call, call.whole("self"), axis, start, step, length)
-    if isinstance(value, Exploded):
-        if axis == value.axis:
-            chosen = value.parts[start : start + length]
-            return Exploded(axis, chosen) if length > 1 else _kept(call, chosen[0], axis)
-        parts = [take_apart(call, part, axis - (axis > value.axis), [(start, start + length)]) for part in value.parts]
-        return Exploded(value.axis, tuple(part[0] for part in parts))
-    return take_apart(call, value, axis, [(start, start + length)])[0]
+    return pieces(call, value, axis, [(start, start + length)])[0]
 
 
 def _strided(call: Call, value: Value, axis: int, start: int, step: int, length: int) -> Value:
@@ -124,7 +106,7 @@ def _strided(call: Call, value: Value, axis: int, start: int, step: int, length:
         result = Value((*value.axes[:axis], lanes[start], *value.axes[axis + 1 :]), value.content)
         row = [Segment(axis, ("lane", k), lane) for k, lane in enumerate(lanes)]
         out = [Segment(axis, ("lane", start), lanes[start])]
-        call.tape.move([_with_row(value, axis, row)], [_with_row(result, axis, out)])
+        call.tape.move([with_row(value, axis, row)], [with_row(result, axis, out)])
         return result
     return reordered(call, value, axis, length, "every n-th position is taken")
 
@@ -154,45 +136,49 @@ def select(call: Call) -> Result:
     value = call.raw("self")
     axis = call.axis("dim", len(value.shape))
     index = call.get("index")
-    if isinstance(value, Exploded):
-        if axis == value.axis and isinstance(index, int):
-            return value.parts[index % len(value.parts)]
-        value = call.implode(value)
-    pick(call, value.axes[axis])
     if not isinstance(index, int):
         raise NoRuleError("the selected position is not a constant")
-    return drop(call, value, axis, index % value.shape[axis])
+    return position(call, value, axis, index % value.shape[axis])
 
 
 @rule("unbind", "unbind_copy")
 def unbind(call: Call) -> Result:
     value = call.raw("self")
     axis = call.axis("dim", len(value.shape), 0)
+    return [position(call, value, axis, k) for k in range(len(call.shapes))]
+
+
+def position(call: Call, value: Value | Exploded, axis: int, index: int) -> Value | Exploded:
+    """One position of an axis, which is dropped and otherwise fixed."""
     if isinstance(value, Exploded):
         if axis == value.axis:
-            return list(value.parts)
-        value = call.implode(value)
-    pick(call, value.axes[axis])
-    return [drop(call, value, axis, k) for k in range(len(call.shapes))]
+            found = pieces(call, value, axis, [(index, index + 1)])[0]
+            return drop(call, call.implode(found), axis, 0)
+        parts = tuple(call.implode(position(call, part, axis, index)) for part in value.parts)
+        return Exploded(value.axis - (axis < value.axis), parts)
+    size = value.shape[axis]
+    want_apart(call, value.axes[axis], range(size) if size <= LARGEST_EXPLOSION else ())
+    call.tape.fix(value.axes[axis], "a single position is selected")
+    return drop(call, value, axis, index)
 
 
-def pick(call: Call, term: Term) -> None:
-    """Single positions are named, so the axis is fixed."""
-    want_apart(call, term)
-    call.tape.fix(term, "a single position is selected")
-
-
-def want_apart(call: Call, term: Term) -> None:
-    """Positions are used one by one: if the axis was split off another one, better to explode it there."""
-    leaf = find(term)
-    if leaf.kind == "units" and not leaf.frozen and leaf.size <= LARGEST_EXPLOSION:
-        call.tape.unifier.wanted |= leaf.origins
+def want_apart(call: Call, term: Term, points: Sequence[int]) -> None:
+    """Parts of an axis go separate ways: if it was split off another one, better to explode it there."""
+    term = find(term)
+    inside = tuple(sorted({p for p in points if 0 < p < term.size}))
+    if inside and not is_frozen(term):
+        call.tape.unifier.wanted |= {replace(origin, points=inside) for origin in term.origins}
 
 
 @rule("stack")
 def stack(call: Call) -> Result:
-    values = tuple(call.implode(item) for item in call.arguments["tensors"])
-    return Exploded(call.axis("dim", len(call.shape), 0), values)
+    axis = call.axis("dim", len(call.shape), 0)
+    parts = []
+    for item in call.arguments["tensors"]:
+        value = call.implode(item)
+        axes = [[term] for term in value.axes]
+        parts.append(call.regroup(value, [*axes[:axis], [], *axes[axis:]], value.content))
+    return Exploded(axis, tuple(parts))
 
 
 @rule("flip", "roll", "fliplr", "flipud")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate, pairwise
 
 from coset.symmetry.call import Call, NoRuleError, Result, rule
+from coset.symmetry.rules.blocks import take_apart
 from coset.symmetry.tape import (
     EVEN,
     HOMOGENEOUS,
@@ -46,6 +48,7 @@ IDENTITY = (
     "double",
     "requires_grad_",
 )
+CASTS = ("to", "_to_copy", "type_as")
 LAWS: dict[Law, tuple[str, ...]] = {
     LINEAR: ("neg", "real"),
     HOMOGENEOUS: ("relu", "leaky_relu", "rrelu", "rrelu_with_noise"),
@@ -81,37 +84,32 @@ JOINT = (
 
 
 def spread(call: Call, values: Sequence[Value | Exploded], act: Callable[[list[Value]], Value]) -> Value | Exploded:
-    """Apply an elementwise op slice by slice where an operand is exploded; a tensor constant there serves all."""
+    """Apply an elementwise op block by block where an operand is exploded."""
     exploded = [value for value in values if isinstance(value, Exploded)]
     rank = max(len(value.shape) for value in values)
-    places = {value.axis + rank - len(value.shape) for value in exploded}
-    if len(places) != 1:
+    cuts = {(value.axis + rank - len(value.shape), tuple(value.widths)) for value in exploded}
+    if len(cuts) != 1:
         return act([call.number(value) for value in values])
-    place = places.pop()
-    count = len(exploded[0].parts)
-    rows: list[list[Value]] = []
-    for k in range(count):
-        row = []
-        for value in values:
-            at = place - (rank - len(value.shape))
-            if isinstance(value, Exploded):
-                row.append(value.parts[k])
-            elif at < 0:
-                row.append(value)
-            elif value.shape[at] == 1:
-                kept = [[term] for d, term in enumerate(value.axes) if d != at]
-                row.append(call.regroup(value, kept, value.content))
-            else:
-                return act([call.number(value) for value in values])
-        rows.append([call.number(value) for value in row])
-    return Exploded(place, tuple(act(row) for row in rows))
+    place, widths = cuts.pop()
+    edges = [0, *accumulate(widths)]
+    columns: list[list[Value]] = []
+    for value in values:
+        at = place - (rank - len(value.shape))
+        if isinstance(value, Exploded):
+            columns.append([call.number(part) for part in value.parts])
+        elif at < 0 or value.shape[at] == 1:
+            columns.append([call.number(value)] * len(widths))
+        else:
+            columns.append(take_apart(call, call.number(value), at, list(pairwise(edges))))
+    return Exploded(place, tuple(act(list(row)) for row in zip(*columns, strict=True)))
 
 
 @rule(*IDENTITY)
 def identity(call: Call) -> Result:
     """The same numbers; a cast to integers keeps unit indices and nothing about the scale of numbers."""
     value = call.values()[0]
-    if call.floating or (isinstance(value, Value) and value.content is not None):
+    indices = isinstance(value, Value) and value.content is not None
+    if call.floating or indices or call.op not in CASTS or (call.op == "_to_copy" and not call.has("dtype")):
         return value
     return spread(call, [value], lambda row: call.tape.map(row[0], NONLINEAR))
 
@@ -271,8 +269,6 @@ def along(call: Call) -> Result:
 @rule("glu")
 def glu(call: Call) -> Result:
     """a * sigmoid(b) for the two halves of an axis."""
-    from coset.symmetry.rules.blocks import take_apart
-
     value = call.tensor("self")
     axis = call.axis("dim", len(value.axes), -1)
     half = value.axes[axis].size // 2

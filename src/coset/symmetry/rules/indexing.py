@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.tape import LINEAR, NONLINEAR, Letter, Lookup, Value
+from coset.symmetry.rules.blocks import pieces
+from coset.symmetry.tape import LINEAR, NONLINEAR, Exploded, Letter, Lookup, Value
 from coset.symmetry.terms import Term, find
 
 LOOKED_UP = "looked up by number"
@@ -105,8 +106,15 @@ def one_hot(call: Call) -> Result:
 @rule("index", "_unsafe_index")
 def index(call: Call) -> Result:
     """Advanced indexing: looked-up axes give way to the broadcast axes of the index tensors."""
-    value = call.tensor("self")
     given = list(call.arguments["indices"])
+    named = [
+        (d, call.tape.constants[item])
+        for d, item in enumerate(given)
+        if isinstance(item, Value) and item in call.tape.constants
+    ]
+    if len(named) == 1 and sum(item is not None for item in given) == 1:
+        return chosen(call, call.raw("self"), *named[0])
+    value = call.tensor("self")
     given += [None] * (len(value.axes) - len(given))
     tensors = [(d, call.implode(item)) for d, item in enumerate(given) if item is not None]
     if sum(item.shape == value.shape for _, item in tensors) and len(call.shape) == 1:
@@ -129,6 +137,22 @@ def index(call: Call) -> Result:
         ("row", d): Lookup(item, tuple(places[rank - len(item.axes) :])) for d, item in tensors
     }
     return call.tape.multiply(ins, out, lookups=lookups)
+
+
+def chosen(call: Call, value: Value | Exploded, axis: int, positions: list[int]) -> Value | Exploded:
+    """A constant list of positions: slices, one for each run of neighbours."""
+    size = value.shape[axis]
+    places = [p % size for p in positions]
+    runs: list[tuple[int, int]] = []
+    for place in places:
+        if runs and runs[-1][1] == place:
+            runs[-1] = (runs[-1][0], place + 1)
+        else:
+            runs.append((place, place + 1))
+    found = pieces(call, value, axis, runs)
+    if len(found) == 1:
+        return found[0]
+    return Exploded(axis, tuple(call.implode(piece) for piece in found))
 
 
 @rule("index_add", "index_put", "_unsafe_index_put", "index_copy", "index_fill")

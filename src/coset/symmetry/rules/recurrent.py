@@ -8,6 +8,7 @@ from coset.symmetry.call import Call, NoRuleError, Result, rule
 from coset.symmetry.rules.blocks import cat_along
 from coset.symmetry.rules.reshape import reshape_to
 from coset.symmetry.tape import NONLINEAR, Exploded, Letter, Value
+from coset.symmetry.terms import Term, units
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
@@ -71,9 +72,7 @@ def recurrent(call: Call) -> Result:
             for row in rows:
                 for value in row:
                     call.tape.fix(value.axes[-1], "initial state is given")
-    finals = [
-        Exploded(0, tuple(_last(call, row[k], shape[1:]) for row in rows)) for k, shape in enumerate(call.shapes[1:])
-    ]
+    finals = [Exploded(0, tuple(_last(call, row[k], shape) for row in rows)) for k, shape in enumerate(call.shapes[1:])]
     return [x, *finals]
 
 
@@ -104,6 +103,8 @@ def single_cell(call: Call) -> Result:
 def _last(call: Call, value: Value, shape: tuple[int, ...]) -> Value:
     """The state after the last step: time is gone, the batch is in its own order."""
     letters: list[Letter] = [*[("time", d) for d in range(len(value.axes) - 1)], "unit"]
-    batch: list[Letter] = [("batch", d) for d in range(len(shape) - 1)]
-    fresh = {letter: call.tape.fixed(size, "batch") for letter, size in zip(batch, shape, strict=False)}
-    return call.tape.map(value, NONLINEAR, letters=letters, out=[*batch, "unit"], fresh=fresh)
+    batch: list[Letter] = [("batch", d) for d in range(len(shape) - 2)]
+    fresh: dict[Letter, Term] = {letter: call.tape.fixed(size, "batch") for letter, size in
+                                 zip(batch, shape[1:], strict=False)}  # fmt: skip
+    fresh["layer"] = units(1)
+    return call.tape.map(value, NONLINEAR, letters=letters, out=["layer", *batch, "unit"], fresh=fresh)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.explode import explode, groups_of, merge, natural_axis
+from coset.symmetry.explode import explode, groups_of, merge, natural_cuts
 from coset.symmetry.tape import Exploded, Letter, Operand, Segment, Value, operand
 from coset.symmetry.terms import Origin, Term, factors, find, product, units
 
@@ -30,9 +30,7 @@ def permute(call: Call) -> Result:
 def transposed(call: Call, value: Value | Exploded, order: Sequence[int]) -> Value | Exploded:
     if isinstance(value, Value):
         return reorder(call, value, order)
-    axis = list(order).index(value.axis)
-    inner = [d - (d > value.axis) for d in order if d != value.axis]
-    return Exploded(axis, tuple(reorder(call, part, inner) for part in value.parts))
+    return Exploded(list(order).index(value.axis), tuple(reorder(call, part, order) for part in value.parts))
 
 
 def _order(call: Call, rank: int) -> list[int]:
@@ -146,11 +144,11 @@ def reshape_to(call: Call, value: Value | Exploded, shape: Sequence[int]) -> Val
             for d in wide:
                 axes[d] = terms
             continue
-        chosen = next((d for d in after if Origin(call.node, d) in call.explode), None)
+        chosen = next(((d, cuts) for d in after if (cuts := call.cuts(d))), None)
         if chosen is None and len(terms) == 1:
-            chosen = natural_axis(terms[0], after, shape)
+            chosen = natural_cuts(terms[0], after, shape)
         if chosen is not None:
-            exploded = explode(call, value, shape, before, after, chosen)
+            exploded = explode(call, value, shape, before, after, *chosen)
             if exploded is not None:
                 return exploded
         pieces = call.tape.unifier.split(terms, sizes)
@@ -168,14 +166,14 @@ def reshape_to(call: Call, value: Value | Exploded, shape: Sequence[int]) -> Val
 
 
 def _reshape_exploded(call: Call, value: Exploded, shape: Sequence[int]) -> Value | Exploded:
-    for before, after in groups_of(value.shape, shape):
-        if value.axis not in before:
-            continue
-        if len(before) == 1 and len([d for d in after if shape[d] != 1]) == 1:
-            axis = next(d for d in after if shape[d] != 1)
-            rest = [size for d, size in enumerate(shape) if d != axis]
-            views = [reshape_to(call, part, rest) for part in value.parts]
-            return Exploded(axis, tuple(call.implode(view) for view in views))
-        if len([d for d in after if shape[d] != 1]) == 1:
-            return reshape_to(call, merge(call, value, before), shape)
-    return reshape_to(call, call.implode(value), shape)
+    if len(value.parts) == 1:
+        return reshape_to(call, value.parts[0], shape)
+    before, after = next(pair for pair in groups_of(value.shape, shape) if value.axis in pair[0])
+    wide = [d for d in after if shape[d] != 1]
+    if len([d for d in before if value.shape[d] != 1]) == 1 and len(wide) == 1:
+        views = []
+        for part, width in zip(value.parts, value.widths, strict=True):
+            views.append(reshape_to(call, part, [width if d == wide[0] else size for d, size in enumerate(shape)]))
+        return Exploded(wide[0], tuple(call.implode(view) for view in views))
+    merged = merge(call, value, before) if len(wide) == 1 else None
+    return reshape_to(call, call.implode(value) if merged is None else merged, shape)
