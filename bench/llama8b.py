@@ -1,6 +1,6 @@
 """The symmetry of a Llama-3-8B shape without its weights: seconds and peak memory.
 
-    python bench/llama8b.py [--layers 32] [--out F.json]
+python bench/llama8b.py [--layers 32] [--out F.json]
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def measure(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     moved = {names[t] for g in sym.groups for t, _ in g.members if t in names}
     record["moved"] = len(moved)
     unused = {names[f.tensor] for f in sym.fixed if f.reason == "not used" and f.tensor in names}
-    record["unused"] = len(unused)
+    record["unused"] = len(unused - moved)
     record["still"] = sorted(set(names.values()) - moved - unused)
     check = sym.verification
     record["deviation"] = number(check.deviation)

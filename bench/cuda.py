@@ -1,0 +1,80 @@
+"""The same symmetry on the CPU and on CUDA: inference, verification and the action, for the reference nets.
+
+python bench/cuda.py [--out F.json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import coset
+from coset import state as states
+from coset import zoo
+
+SPECS = ("mlp:784-512-512-512-10", "resnet20:norm=frn", "resnet20:norm=bn", "googlenet:width=0.25", "vit",
+         "gpt:rope=true,kv_heads=2,swiglu=true,norm=rms")  # fmt: skip
+
+
+def timed_action(sym: coset.Symmetry, state: dict[str, torch.Tensor], repeats: int = 20) -> float:
+    """Milliseconds to move a state by an element, gathers and all."""
+    element = sym.random(torch.Generator().manual_seed(1))
+    element = element.to(next(iter(state.values())).device)
+    sym.act(element, state)
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(repeats):
+        sym.act(element, state)
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / repeats * 1e3
+
+
+def compare(spec: str) -> dict[str, Any]:
+    torch.manual_seed(0)
+    model = zoo.build(spec)
+    args = zoo.example_input(model)
+    on_cpu = coset.symmetry(model, args)
+    model = model.cuda()
+    args = tuple(x.cuda() for x in args)
+    on_cuda = coset.symmetry(model, args)
+    state = states.of(model)
+    g = on_cpu.random(torch.Generator().manual_seed(0), scalings=True)
+    cpu_image = on_cpu.act(g, states.to(state, device="cpu"))
+    cuda_image = on_cuda.act(g, state)
+    gap = max(float((cuda_image[k].cpu() - v).abs().max()) for k, v in cpu_image.items() if v.is_floating_point())
+    assert on_cuda.verification is not None
+    return {
+        "model": spec,
+        "same_group": on_cpu.to_json() == on_cuda.to_json(),
+        "image_gap": gap,
+        "deviation": on_cuda.verification.deviation,
+        "control": on_cuda.verification.control,
+        "conclusive": on_cuda.verification.conclusive,
+        "act_ms": round(timed_action(on_cuda, state), 3),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="write the figures as JSON")
+    options = parser.parse_args()
+    record = {
+        "command": "python bench/cuda.py",
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "device": torch.cuda.get_device_name(),
+        "models": [compare(spec) for spec in SPECS],
+    }
+    print(json.dumps(record, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
