@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import nn
 
 from coset import state as states
@@ -18,7 +19,7 @@ from coset.symmetry.group import Element, Group, IndexSet, ScaledAxis, Scaling
 from coset.symmetry.infer import infer
 from coset.symmetry.symmetry import FixedAxis, Symmetry
 from coset.symmetry.trace import trace
-from coset.symmetry.verify import Verification, check
+from coset.symmetry.verify import Verification, check, generic
 
 __all__ = [
     "Concat",
@@ -64,7 +65,9 @@ def symmetry(
     try:
         verification = check(found, model, args, kwargs)
     except SymmetryError as error:
-        ops = guilty_ops(traced, inference, states.of(model), args, kwargs or {})
+        # At random weights, so that ties in the given ones blame no rule.
+        weights = generic(states.of(model), torch.Generator().manual_seed(0))
+        ops = guilty_ops(traced, inference, weights, args, kwargs or {})
         blame = f"; the rule of {', '.join(ops)} is wrong" if ops else ""
         raise SymmetryError(f"{error}{blame}") from error
     seconds["verification"] = time.perf_counter() - inferred

@@ -29,6 +29,15 @@ class Action:
             if name in element.permutations or any(base in element.permutations for base in known.over)
         }
         self._plain: dict[Axis, Tensor] = {}
+        self._layouts: dict[Axis, Layout] = {}
+        tensors = [*element.permutations.values(), *element.scales.values()]
+        self.device = tensors[0].device if tensors else torch.device("cpu")
+
+    def _layout(self, axis: Axis) -> Layout:
+        """Positions on the element's device."""
+        if axis not in self._layouts:
+            self._layouts[axis] = layout(axis).to(self.device)
+        return self._layouts[axis]
 
     def on(self, name: str, tensor: Tensor) -> Tensor:
         """The image of one tensor; leading population dimensions are kept."""
@@ -40,14 +49,14 @@ class Action:
             expected = tuple(axis.size for axis in axes)
             raise SymmetryError(f"tensor {name!r} has shape {tuple(tensor.shape)}, the symmetry expects {expected}")
         if self.batch and lead == 0:
-            tensor, lead = tensor.unsqueeze(0), 1
+            tensor, lead = tensor.expand(*self.batch, *tensor.shape), 1
         return self._rescale(name, self._gather(axes, tensor, lead), lead)
 
     def _gather(self, axes: Sequence[Axis], tensor: Tensor, lead: int) -> Tensor:
         touched = [d for d, axis in enumerate(axes) if names(axis) & self.moved]
         if not touched:
             return tensor
-        layouts = [layout(axis) for axis in axes]
+        layouts = [self._layout(axis) for axis in axes]
         indices = {d: self._index(d, axes, layouts).to(tensor.device) for d in touched}
         if len(touched) == 1 and not self.batch and indices[touched[0]].numel() == axes[touched[0]].size:
             return tensor.index_select(lead + touched[0], indices[touched[0]].flatten())
@@ -65,7 +74,6 @@ class Action:
             if first > 0:
                 # Only neighbouring index tensors keep their place, so the axes before join the mesh.
                 return self._gather_all(axes, tensor, indices)
-            tensor = tensor.expand(self.batch[0], *tensor.shape[1:])
             return tensor[(rows, *mesh)]
         skip: list[slice | Tensor] = [slice(None)] * (lead + first)
         return tensor[tuple(skip + mesh)]
@@ -77,7 +85,7 @@ class Action:
             indices[d] if d in indices else _along(torch.arange(axes[d].size, device=tensor.device), d, rank)
             for d in range(rank)
         ]
-        return tensor.expand(self.batch[0], *tensor.shape[1:])[(rows, *mesh)]
+        return tensor[(rows, *mesh)]
 
     def _index(self, d: int, axes: Sequence[Axis], layouts: Sequence[Layout]) -> Tensor:
         """(*batch, 1.., n, ..1) source positions along axis d; wider where fibres lie along other axes."""
@@ -139,7 +147,7 @@ class Action:
         axis = member.axis
         if axis is None:
             return c.reshape((*self.batch, *[1] * rank))
-        layouts = [layout(a) for a in axes]
+        layouts = [self._layout(a) for a in axes]
         found = [entry.coordinate for entry in layouts[axis].entries if entry.name == scaling.units]
         coordinate = found[member.occurrence]
         inside = _along(coordinate >= 0, axis, rank)

@@ -88,6 +88,10 @@ class Layout:
     offset: Tensor
     entries: tuple[Entry, ...]
 
+    def to(self, device: torch.device) -> Layout:
+        entries = tuple(Entry(e.name, e.coordinate.to(device), e.stride) for e in self.entries)
+        return Layout(self.offset.to(device), entries)
+
     def coordinate(self, name: str) -> Tensor | None:
         """(n,) the unit of an index set at each position, if the axis has it everywhere at most once."""
         found = [entry.coordinate for entry in self.entries if entry.name == name]

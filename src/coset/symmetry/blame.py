@@ -78,7 +78,7 @@ class _Checker(Interpreter):
             return value
         for d, term in enumerate(found.axes):
             value = value.index_select(d, self._index(term))
-        if found.content is not None and leaves(found.content):
+        if found.content is not None and leaves(found.content) and value.dtype == torch.int64:
             # Entries are positions: unit p[i] of the argument is unit i of the image.
             value = self._index(found.content).argsort()[value]
         return value

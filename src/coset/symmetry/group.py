@@ -104,7 +104,8 @@ class Element:
 
     def _identity(self, name: str) -> Tensor:
         known = self.sets[name]
-        row = torch.arange(known.size)
+        device = next((p.device for p in self.permutations.values()), torch.device("cpu"))
+        row = torch.arange(known.size, device=device)
         return row.expand(self._copies(name), known.size) if known.over else row
 
     def _copies(self, name: str) -> int:
@@ -120,13 +121,13 @@ class Element:
         over = self.sets[name].over
         sizes = [self.sets[base].size for base in over]
         grid = torch.cartesian_prod(*[torch.arange(n) for n in sizes]).reshape(-1, len(sizes))
-        source = torch.zeros(grid.shape[0], dtype=torch.long)
+        source = torch.zeros(grid.shape[0], dtype=torch.long, device=self[name].device)
         for k, base in enumerate(over):
             copy = torch.zeros(grid.shape[0], dtype=torch.long)
             for outer in self.sets[base].over:
                 copy = copy * self.sets[outer].size + grid[:, over.index(outer)]
             p = self._flat(base)
-            source = source * sizes[k] + p[..., copy.to(p.device), grid[:, k].to(p.device)]
+            source = source * sizes[k] + p[..., copy.to(p.device), grid[:, k].to(p.device)].to(source.device)
         return source
 
     def _pull(self, name: str, x: Tensor) -> Tensor:

@@ -60,7 +60,8 @@ class Factor:
             for (tensor, slot), power in self.powers.items()
             for name in tied[tensor]
         )
-        owner = next(iter(self.powers))[0].rpartition(".")[0]
+        first = next(iter(self.powers))[0]
+        owner = first.rpartition(".")[0] or first
         return Scaling(
             name=f"{units or owner}.{self.kind}.{number}",
             units=units,

@@ -11,11 +11,12 @@ first), or ``{"concat": [...]}`` or ``{"interleave": [...]}``.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from coset.errors import SymmetryError
-from coset.symmetry.axes import Axis, Concat, Fixed, Interleave, Product, Units
+from coset.symmetry.axes import Axis, Concat, Fixed, Interleave, Product, Units, names
 from coset.symmetry.group import IndexSet, ScaledAxis, Scaling
 
 
@@ -60,30 +61,43 @@ def scaling_to_json(scaling: Scaling) -> dict[str, Any]:
     return out
 
 
-def scaling_from_json(name: str, raw: Any, sets: Mapping[str, IndexSet]) -> Scaling:
+def scaling_from_json(
+    name: str, raw: Any, sets: Mapping[str, IndexSet], axes: Mapping[str, tuple[Axis, ...]]
+) -> Scaling:
     where = f"scaling {name!r}"
-    try:
-        units = raw["units"]
-        members = tuple(ScaledAxis(*member) for member in raw["members"])
-    except (KeyError, IndexError, TypeError, ValueError) as error:
-        raise SymmetryError(f"{where} needs 'units' and 'members' as [tensor, axis, power]") from error
+    if not isinstance(raw, dict) or not isinstance(raw.get("members"), list) or "units" not in raw:
+        raise SymmetryError(f"{where} needs 'units' and 'members' as [tensor, axis, power]")
+    units, kind = raw["units"], raw.get("kind", "scaling")
     if units and units not in sets:
         raise SymmetryError(f"{where} names the group {units!r}, which is not declared under 'groups'")
+    if kind not in ("scaling", "sign"):
+        raise SymmetryError(f"{where} has the kind {kind!r}; it is 'scaling' or 'sign'")
     over = sets[units].over if units else ()
-    copies = 1
-    for base in over:
-        copies *= sets[base].size
     return Scaling(
         name=name,
         units=units,
         size=sets[units].size if units else 1,
-        members=members,
-        copies=copies,
+        members=tuple(_member_from_json(where, member, units, axes) for member in raw["members"]),
+        copies=math.prod(sets[base].size for base in over),
         over=over,
-        kind=raw.get("kind", "scaling"),
+        kind=kind,
         exact="approximate" not in raw,
-        note=raw.get("approximate", ""),
+        note=str(raw.get("approximate", "")),
     )
+
+
+def _member_from_json(where: str, raw: Any, units: str, axes: Mapping[str, tuple[Axis, ...]]) -> ScaledAxis:
+    if not isinstance(raw, list) or not 3 <= len(raw) <= 5 or not isinstance(raw[2], int | float):
+        raise SymmetryError(f"{where} has the member {raw!r}; a member is [tensor, axis, power]")
+    member = ScaledAxis(*raw)
+    if member.tensor not in axes:
+        raise SymmetryError(f"{where} names the tensor {member.tensor!r}, which is not under 'tensors'")
+    if member.axis is None and not units:
+        return member
+    of = axes[member.tensor]
+    if not isinstance(member.axis, int) or not 0 <= member.axis < len(of) or units not in names(of[member.axis]):
+        raise SymmetryError(f"{where}: axis {member.axis} of {member.tensor!r} does not have the units {units!r}")
+    return member
 
 
 def sets_from_json(raw: Any) -> dict[str, IndexSet]:
@@ -91,10 +105,13 @@ def sets_from_json(raw: Any) -> dict[str, IndexSet]:
         raise SymmetryError("'groups' must map each group to its size")
     sets: dict[str, IndexSet] = {}
     for name, entry in raw.items():
-        form = {"size": entry} if isinstance(entry, int) else entry
-        if not isinstance(form, dict) or not isinstance(form.get("size"), int) or form["size"] < 1:
+        form = entry if isinstance(entry, dict) else {"size": entry}
+        size, over = form.get("size"), form.get("over", [])
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise SymmetryError(f"group {name!r} needs a positive size")
-        sets[name] = IndexSet(name, form["size"], tuple(form.get("over", ())), bool(form.get("movable", True)))
+        if not isinstance(over, list):
+            raise SymmetryError(f"group {name!r} lies over {over!r}; 'over' is a list of groups")
+        sets[name] = IndexSet(name, size, tuple(over), bool(form.get("movable", True)))
     for known in sets.values():
         for base in known.over:
             if base not in sets:
@@ -122,6 +139,11 @@ def parse(text: str) -> dict[str, Any]:
         raise SymmetryError(f"the symmetry is not valid JSON (line {error.lineno}: {error.msg})") from error
     if not isinstance(raw, dict) or "groups" not in raw or "tensors" not in raw:
         raise SymmetryError("a symmetry needs the keys 'groups' and 'tensors'")
-    if not isinstance(raw["tensors"], dict):
-        raise SymmetryError("'tensors' must map each tensor to its axes")
+    if not isinstance(raw["tensors"], dict) or not all(isinstance(v, list) for v in raw["tensors"].values()):
+        raise SymmetryError("'tensors' must map each tensor to the list of its axes")
+    if not isinstance(raw.get("scalings", {}), dict):
+        raise SymmetryError("'scalings' must map each scaling to its units and members")
+    fixed = raw.get("fixed", [])
+    if not isinstance(fixed, list) or not all(isinstance(entry, list) and len(entry) == 5 for entry in fixed):
+        raise SymmetryError("'fixed' must be a list of [tensor, axis, size, op, reason]")
     return raw

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from coset.errors import SymmetryError
 from coset.symmetry import spec
 from coset.symmetry.action import Action
-from coset.symmetry.axes import Axis, Concat, Interleave, Product, Units, names
+from coset.symmetry.axes import Axis, Concat, Fixed, Interleave, Product, Units, names
 from coset.symmetry.group import Element, Group, IndexSet, Scaling
 
 if TYPE_CHECKING:
@@ -156,15 +157,13 @@ class Symmetry:
                 spec.axis_from_json(entry, sets, f"{where} axis {d}") for d, entry in enumerate(entries)
             )
             _check_bases(where, axes[tensor], sets)
-        scalings = tuple(spec.scaling_from_json(n, r, sets) for n, r in raw.get("scalings", {}).items())
+        scalings = tuple(spec.scaling_from_json(n, r, sets, axes) for n, r in raw.get("scalings", {}).items())
         fixed = tuple(FixedAxis(*entry) for entry in raw.get("fixed", ()))
         return cls(sets, axes, scalings, fixed)
 
 
 def _check_bases(where: str, axes: tuple[Axis, ...], sets: Mapping[str, IndexSet]) -> None:
     """A fibred group needs its base on the same tensor."""
-    from coset.errors import SymmetryError
-
     present = {name for axis in axes for name in names(axis)}
     for name in present:
         for base in sets[name].over:
@@ -177,8 +176,6 @@ def simplify(axis: Axis) -> Axis:
     if isinstance(axis, Units) or not isinstance(axis, Product | Concat | Interleave):
         return axis
     parts = [simplify(part) for part in axis.parts]
-    from coset.symmetry.axes import Fixed
-
     if all(isinstance(part, Fixed) for part in parts):
         return Fixed(axis.size)
     if isinstance(axis, Interleave):
