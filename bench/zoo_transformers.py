@@ -131,7 +131,8 @@ def construct(kind: Any, config: Any, attention: str) -> nn.Module:
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for parameter in model.parameters():
-            if not bool((parameter.abs() < 1e4).all()):
+            # Unset memory; and routers of zeros, whose equal scores make top-k depend on the order of the experts.
+            if not bool((parameter.abs() < 1e4).all()) or (parameter.ndim > 1 and not bool(parameter.any())):
                 parameter.copy_(0.02 * torch.randn(parameter.shape, generator=generator))
         randomize_norm_statistics(model)
     return model

@@ -42,7 +42,7 @@ class Action:
     def on(self, name: str, tensor: Tensor) -> Tensor:
         """The image of one tensor; leading population dimensions are kept."""
         if name not in self.axes:
-            return tensor
+            return tensor.clone()
         axes = self.axes[name]
         lead = tensor.dim() - len(axes)
         if lead < 0 or tuple(tensor.shape[lead:]) != tuple(axis.size for axis in axes):
@@ -50,7 +50,11 @@ class Action:
             raise SymmetryError(f"tensor {name!r} has shape {tuple(tensor.shape)}, the symmetry expects {expected}")
         if self.batch and lead == 0:
             tensor, lead = tensor.expand(*self.batch, *tensor.shape), 1
-        return self._rescale(name, self._gather(axes, tensor, lead), lead)
+        if self.batch and tuple(tensor.shape[:lead]) != self.batch:
+            count, given = self.batch[0], tuple(tensor.shape[:lead])
+            raise SymmetryError(f"{count} elements cannot act on tensor {name!r} with leading shape {given}")
+        image = self._rescale(name, self._gather(axes, tensor, lead), lead)
+        return image.clone() if image is tensor else image
 
     def _gather(self, axes: Sequence[Axis], tensor: Tensor, lead: int) -> Tensor:
         touched = [d for d, axis in enumerate(axes) if names(axis) & self.moved]

@@ -86,7 +86,11 @@ class _Run:
             for segment in operand.segments
             for leaf in leaves(segment.term)
         }
+        read = {operand.value for step in self.tape.steps for operand in step.ins}
         for value in self.result.parameters.values():
+            known = [leaf for term in value.axes for leaf in leaves(term)]
+            if value not in read or (known and not used.intersection(known)):
+                self.tape.silent.add(value)
             for term in value.axes:
                 for leaf in leaves(term):
                     if leaf not in used:

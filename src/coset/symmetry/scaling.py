@@ -107,7 +107,7 @@ class _Solver:
             for slot, expression in scale.slots.items():
                 if slot.leaf in self.tape.unused:
                     self.equations.vanish(expression)
-            if all(slot.leaf in self.tape.unused for slot in scale.slots):
+            if value in self.tape.silent:
                 self.equations.vanish(scale.whole)
         for value in self.tape.zeros:
             self.scales[value] = self._fresh(value)
@@ -117,7 +117,11 @@ class _Solver:
 
     def _scale(self, operand: Operand) -> tuple[Expression, dict[Address, Expression]]:
         scale = self.scales.get(operand.value, Scale())
-        return scale.whole, {address: scale.slots.get(slot, {}) for address, slot in addresses(operand)}
+        pairs = dict(addresses(operand))
+        for slot in scale.slots.keys() - set(pairs.values()):
+            # The axis was restructured after it was written, so its factor cannot be followed.
+            self.equations.vanish(scale.slots[slot])
+        return scale.whole, {address: scale.slots.get(slot, {}) for address, slot in pairs.items()}
 
     def _write(self, operand: Operand, whole: Expression, by_address: Mapping[Address, Expression]) -> None:
         scale = Scale(self.equations.reduce(whole))

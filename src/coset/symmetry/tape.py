@@ -141,6 +141,7 @@ class Tape:
     offsets: dict[Value, float] = field(default_factory=dict)
     zeros: set[Value] = field(default_factory=set)
     unused: set[Term] = field(default_factory=set)
+    silent: set[Value] = field(default_factory=set)
     constants: dict[Value, list[int]] = field(default_factory=dict)
 
     @property

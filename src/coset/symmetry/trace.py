@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, GraphModule
+from torch.utils import _pytree as pytree
 
 from coset.errors import SymmetryError
 
@@ -118,6 +119,9 @@ def tied_names(model: nn.Module) -> dict[str, str]:
 
 def trace(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Trace:
     """Export ``model`` on example inputs. A model on the meta device is traced without any weights."""
+    if any(parameter.is_meta for parameter in model.parameters()):
+        # Without weights only the shapes of the inputs matter.
+        args, kwargs = pytree.tree_map_only(Tensor, lambda x: x.to("meta"), (tuple(args), dict(kwargs or {})))
     aliases = tied_names(model)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in aliases}
     every = {name: id(tensor) for name, tensor in named_tensors(model)}

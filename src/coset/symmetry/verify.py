@@ -96,7 +96,7 @@ def check(
     if not sym.groups and not any(scaling.exact for scaling in sym.scalings):
         return Verification(0.0, 0.0, 0.0, True, _name(dtype), "given", 0)
     states.check(states.of(model), where="the model")
-    with evaluation_mode(model):
+    with evaluation_mode(model), torch.random.fork_rng():
         runner = _Runner(sym, model, args, dict(kwargs or {}), seed)
         reports = runner.reports(trials)
         if not _decided(reports) and dtype != torch.float64:
@@ -162,8 +162,9 @@ class _Runner:
         torch.manual_seed(self.seed)
         args, kwargs = (self.args, self.kwargs) if not other_input else self._another_input()
         output = states.call(self.model, state, args, kwargs)
-        floats = [t for t in pytree.tree_leaves(_plain(output)) if isinstance(t, Tensor) and t.is_floating_point()]
-        return [t.detach().double() for t in floats]
+        tensors = [t.detach() for t in pytree.tree_leaves(_plain(output)) if isinstance(t, Tensor)]
+        real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
+        return [t.double() for t in real if t.is_floating_point()]
 
     def _another_input(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         generator = torch.Generator().manual_seed(self.seed + 1)
@@ -249,7 +250,7 @@ class _Runner:
         return out
 
     def _only(self, groups: set[str]) -> Element:
-        element = self.sym.random(self.generator)
+        element = self._without_fixed_points()
         return Element(self.sym.sets, {n: p for n, p in element.permutations.items() if n in groups})
 
     def blame(self, report: Verification) -> str:

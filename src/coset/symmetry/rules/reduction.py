@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.tape import HOMOGENEOUS, LINEAR, MAGNITUDE, NONLINEAR, Law, Letter, Value
+from coset.symmetry.tape import HOMOGENEOUS, LINEAR, MAGNITUDE, NONLINEAR, THRESHOLD, Law, Letter, Value
 from coset.symmetry.terms import Term, units
 
 LAWS: dict[Law, tuple[str, ...]] = {
@@ -56,7 +56,7 @@ def argmax(call: Call) -> Result:
     if not call.has("dim"):
         raise NoRuleError("position in a flattened tensor")
     axis = call.axis("dim", len(value.axes))
-    out = reduce(call, value, [axis], NONLINEAR, call.shape)
+    out = reduce(call, value, [axis], THRESHOLD, call.shape)
     out.content = value.axes[axis]
     return out
 
@@ -78,10 +78,10 @@ def ranked(call: Call, value: Value, axis: int, rank: Term | None) -> list[Value
     letters: list[Letter] = list(range(len(value.axes)))
     if rank is None:
         values = reduce(call, value, [axis], HOMOGENEOUS, call.shape)
-        places = reduce(call, value, [axis], NONLINEAR, call.shape)
+        places = reduce(call, value, [axis], THRESHOLD, call.shape)
     else:
         out = [*letters[:axis], "rank", *letters[axis + 1 :]]
         values = call.tape.map(value, HOMOGENEOUS, letters=letters, out=out, over=[axis], fresh={"rank": rank})
-        places = call.tape.map(value, NONLINEAR, letters=letters, out=out, over=[axis], fresh={"rank": rank})
+        places = call.tape.map(value, THRESHOLD, letters=letters, out=out, over=[axis], fresh={"rank": rank})
     places.content = value.axes[axis]
     return [values, places]
