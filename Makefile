@@ -27,7 +27,7 @@ test-all: lint
 	$(BIN)/pytest -m ''
 
 docs: $(STAMP)
-	$(BIN)/python -m coset.docs docs
+	$(BIN)/python -m coset.report.docs docs results
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info

@@ -1,0 +1,24 @@
+"""Measurements of coset beside other tools, by name.
+
+Each is a module with a function `run(seed, say)` that returns a `Result`; other tools are optional imports.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+
+from coset.bench.result import Result
+from coset.errors import CosetError
+
+__all__ = ["BENCHES", "Result", "run"]
+
+BENCHES = {"symmetry": "is the function preserved? coset and rebasin on an MLP, a ResNet and two ViTs"}
+
+
+def run(name: str, seed: int = 0, say: Callable[[str], None] = lambda text: None) -> Result:
+    """Run one of BENCHES; `say` hears what is being measured."""
+    if name not in BENCHES:
+        raise CosetError(f"There is no bench {name!r}, only {', '.join(BENCHES)}.")
+    found: Result = importlib.import_module(f"coset.bench.{name}").run(seed, say)
+    return found

@@ -1,0 +1,55 @@
+"""Run a function in a Python process of its own, so that its peak memory is its own and it can be stopped."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import resource
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class RunError(Exception):
+    """The function raised, or took too long; the text says which."""
+
+
+def call(target: str, arguments: dict[str, Any], limit: float) -> tuple[dict[str, Any], float]:
+    """`module:function` called with JSON arguments: the JSON object it returns, and the peak memory in MiB.
+
+    Raises `RunError` after `limit` seconds, or with the last line of the error that the function raised.
+    """
+    command = [sys.executable, "-m", __name__, target, json.dumps(arguments)]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+    except subprocess.TimeoutExpired:
+        raise RunError(f"stopped after {limit:.0f} s") from None
+    if done.returncode:
+        lines = done.stderr.strip().splitlines()
+        raise RunError(lines[-1] if lines else f"exit code {done.returncode}")
+    answer = json.loads(done.stdout)
+    return answer["result"], answer["peak_mib"]
+
+
+def peak_mib() -> float:
+    """Peak resident memory of this process in MiB."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        # Unlike ru_maxrss, this is not inherited from the process that started this one.
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
+
+
+def _main(target: str, arguments: str) -> None:
+    module, _, function = target.partition(":")
+    with contextlib.redirect_stdout(sys.stderr):  # whatever the function prints is not the answer
+        result = getattr(importlib.import_module(module), function)(**json.loads(arguments))
+    sys.stdout.write(json.dumps({"result": result, "peak_mib": peak_mib()}))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

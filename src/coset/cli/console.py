@@ -1,0 +1,61 @@
+"""Where the commands write: tables to stdout, progress and complaints to stderr."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+# Without a terminal rich assumes 80 columns; in fewer, tables are better broken by the terminal than by rich.
+PLAIN_WIDTH, NARROWEST = 120, 80
+
+
+def stdout() -> Console:
+    """The console for results."""
+    console = Console(highlight=False, markup=False, emoji=False)
+    known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    console.width = max(console.width, NARROWEST) if known else PLAIN_WIDTH
+    return console
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> Table:
+    """A table of plain text; columns in `numbers` are aligned to the right.
+
+    Where it is too narrow, names are folded, but numbers never: `4 x 1` of `4 x 16` would be a lie.
+    """
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        if column in numbers:
+            made.add_column(column, justify="right", no_wrap=True)
+        else:
+            made.add_column(column, overflow="fold")
+    for row in rows:
+        made.add_row(*(Text(cell) for cell in row))  # Text, since `qkv[0]` is not markup
+    return made
+
+
+@contextmanager
+def steps(quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Yield a function that says on stderr what goes on: on a terminal beside a spinner, else as a line.
+
+    When quiet it says nothing.
+    """
+    console = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    if quiet:
+        yield lambda text: None
+    elif console.is_terminal:
+        with console.status("") as status:
+            yield lambda text: status.update(Text(text))  # a model may be called `[0]`, which is not markup
+    else:
+        yield lambda text: typer.echo(f"{text} ...", err=True)
+
+
+def complain(kind: str, message: str) -> None:
+    """`error: ...` or `warning: ...` on stderr, on one line."""
+    typer.secho(f"{kind}: {' '.join(message.split())}", err=True, fg="red" if kind == "error" else "yellow")

@@ -1,0 +1,153 @@
+"""`coset inspect`: the symmetry of a model as tables, as JSON, and as a picture."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from coset.cli import console, model, outputs
+from coset.errors import CosetError
+from coset.files import atomic_write
+from coset.report import FORMATS, blocks, moved_tensors, save, scalar_tensors, summary
+from coset.report.repeats import gather, label, owner, pattern, plural, span, tail
+from coset.symmetry import FixedAxis, Group, Scaling, Symmetry, symmetry
+
+ROWS = 30
+MEMBERS = 2
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of the command."""
+
+    model: str
+    checkpoint: Path | None = None
+    arguments: str | None = None
+    inputs: tuple[str, ...] = ()
+    plot: Path | None = None
+    output: Path | None = None
+    strict: bool = False
+    meta: bool = False
+
+
+def run(request: Request, as_json: bool) -> None:
+    """Infer, write the files that were asked for, and print."""
+    outputs.check("--plot", request.plot, FORMATS, [request.checkpoint])
+    outputs.check("--output", request.output, [".json"], [request.checkpoint])
+    with console.steps(quiet=as_json) as say:
+        sym = infer(request, say)
+        if request.plot is not None:
+            say(f"drawing {request.plot}")
+            figure = blocks(sym, request.model)
+    if request.output is not None:
+        with outputs.writing("--output", request.output), atomic_write(request.output) as temporary:
+            temporary.write_text(sym.to_json() + "\n", encoding="utf-8")
+    if request.plot is not None:
+        with outputs.writing("--plot", request.plot):
+            save(figure, request.plot)
+    if as_json:
+        typer.echo(json.dumps({"model": request.model} | summary(sym), indent=1, allow_nan=False))
+    else:
+        show(request.model, sym, console.stdout())
+
+
+def infer(request: Request, say: Callable[[str], None]) -> Symmetry:
+    """Build the model, load its weights, and find its symmetry."""
+    if request.meta and request.checkpoint is not None:
+        raise CosetError("--meta traces without weights, so give either --meta or --checkpoint.")
+    say(f"building {request.model}")
+    net = model.build(request.model, request.arguments, request.meta)
+    if request.checkpoint is not None:
+        model.load(net, request.checkpoint)
+    args, kwargs = model.example_inputs(net, request.inputs, request.meta)
+    say(f"inferring and verifying the symmetry of {request.model}")
+    return symmetry(net, args, kwargs, strict=request.strict)
+
+
+def show(name: str, sym: Symmetry, out: Console) -> None:
+    """Print tables of groups, scalings and what is fixed, and the verification."""
+    for table in (_groups(sym.groups), _scalings(sym.scalings), _fixed(sym.fixed)):
+        if table is not None:
+            out.print(table)
+            out.print()
+    scalars = len(scalar_tensors(sym))
+    aside = f" ({scalars} more hold one number)" if scalars else ""
+    out.print(f"{name}: {plural(len(sym.groups), 'group')}, 10^{sym.log_order / math.log(10):,.1f} permutations")
+    out.print(f"tensors moved: {len(moved_tensors(sym))} of {len(sym.axes) - scalars}{aside}")
+    out.print(_verified(sym), soft_wrap=True)
+    out.print("seconds: " + ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in sym.seconds.items()))
+
+
+def _groups(groups: Sequence[Group]) -> Table | None:
+    repeats = gather(groups, lambda group: (pattern(group.name), tuple(map(pattern, group.over))))
+    rows = []
+    for same in repeats:
+        tensors = span(len({tensor for tensor, _ in group.members}) for group in same)
+        name = label(group.name for group in same)
+        rows.append((name, same[0].kind, str(len(same)), _units(same), tensors, _members(same)))
+    columns = ("group", "kind", "count", "units", "tensors", "first members (tensor:axis)")
+    return _table("Groups", columns, rows, list(map(len, repeats)))
+
+
+def _members(same: Sequence[Group]) -> str:
+    """The first members of the first group; for several groups `.mlp.0.weight:0`, within their own block."""
+    first = same[0]
+    block = owner(first.name) if len(same) > 1 else ""
+    found = [f"{tensor.removeprefix(block)}:{axis}" for tensor, axis in first.members]
+    return ", ".join(found[:MEMBERS] + ["..."] * (len(found) > MEMBERS))
+
+
+def _scalings(scalings: Sequence[Scaling]) -> Table | None:
+    repeats = gather(scalings, lambda s: (s.kind, pattern(s.units), tuple(map(pattern, s.over)), s.exact, s.note))
+    rows = []
+    for same in repeats:
+        first = same[0]
+        name = label(found.units for found in same) or "(whole tensors)"
+        exact = "exact" if first.exact else f"approximate: {first.note} adds a small constant"
+        rows.append((first.kind, name, str(len(same)), _units(same), exact))
+    columns = ("kind", "of the units", "count", "units", "exact")
+    return _table("Scalings: a free factor or sign for each unit", columns, rows, list(map(len, repeats)))
+
+
+def _fixed(fixed: Sequence[FixedAxis]) -> Table | None:
+    repeats = gather(fixed, lambda axis: (axis.op, pattern(axis.reason)))
+    rows = []
+    for same in repeats:
+        first = same[0]
+        rows.append((first.op, label(f.reason for f in same), str(len(same)), f"{first.tensor}:{first.axis}"))
+    return _table("Fixed", ("op", "reason", "count", "first (tensor:axis)"), rows, list(map(len, repeats)))
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], counts: Sequence[int]) -> Table | None:
+    """The first rows, and how many groups, scalings or axes the others stand for."""
+    if not rows:
+        return None
+    made = console.table(title, columns, rows[:ROWS], numbers=("count", "units", "tensors"))
+    if len(rows) > ROWS:
+        made.caption = f"... {sum(counts[ROWS:])} more; use --json for all"
+        made.caption_justify = "left"
+    return made
+
+
+def _units(same: Sequence[Group] | Sequence[Scaling]) -> str:
+    """`16`, `16 to 64`, or `4 x 16 over qkv[0]`."""
+    sizes = span(found.size for found in same)
+    over = ", ".join(map(tail, same[0].over))
+    return f"{span(found.copies for found in same)} x {sizes} over {over}" if over else sizes
+
+
+def _verified(sym: Symmetry) -> str:
+    found = sym.verification
+    if found is None:
+        return "not verified: a model on the meta device has no weights to run with"
+    return (
+        f"{found.note}: the output changes by {found.deviation:.1e} under random elements, by {found.control:.1e} "
+        f"under a wrong permutation, by {found.sensitivity:.1e} under another input"
+    )

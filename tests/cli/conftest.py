@@ -1,0 +1,62 @@
+"""The nets here are tiny: threads cost more than they give, on a busy machine several times more."""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner, Result
+
+from coset.cli import app
+
+NETS = """
+import torch
+from torch import nn
+
+def net(width=8):
+    return nn.Sequential(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
+
+class Keywords(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(10, 6)
+        self.out = nn.Linear(6, 3)
+    def forward(self, tokens, *, scale):
+        return self.out(self.embedding(tokens) * scale)
+
+class Spectrum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 8), nn.Linear(5, 2)
+    def forward(self, x):
+        return self.last(torch.fft.rfft(self.first(x)).abs())
+"""
+
+
+@pytest.fixture(autouse=True, scope="package")
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with `cli_nets.py` in it."""
+    (tmp_path / "cli_nets.py").write_text(NETS)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "cli_nets", raising=False)
+    return tmp_path
+
+
+@pytest.fixture
+def run() -> Callable[..., Result]:
+    """Run a command in this process."""
+
+    def invoke(*words: object) -> Result:
+        return CliRunner().invoke(app, [str(word) for word in words], prog_name="coset")
+
+    return invoke

@@ -1,0 +1,52 @@
+"""`coset demo`: it shows what it says, in time."""
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+Run = Callable[..., Result]
+
+
+def rows(text: str) -> dict[str, list[float]]:
+    """Network -> weights moved, output change, accuracy."""
+    found = {}
+    for line in text.splitlines():
+        match = re.fullmatch(r"(.+?)\s+(\d+)%\s+(\S+)\s+(\S+)%\s*", line)
+        if match:
+            found[match[1]] = [float(match[2]) / 100, float(match[3]), float(match[4]) / 100]
+    return found
+
+
+def check(result: Result, out: Path) -> dict[str, list[float]]:
+    assert result.exit_code == 0, result.stderr
+    assert (out / "blocks.png").read_bytes().startswith(b"\x89PNG")
+    found = rows(result.stdout)
+    moved = found["A moved by a random element"]
+    assert moved[0] > 0.3 and moved[1] < 1e-4  # far in weights, the same in function
+    assert moved[2] == found["A"][2]
+    assert found["B"][1] > 0.1
+    return found
+
+
+def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coset.cli.demo.EPOCHS", 1)
+    monkeypatch.setattr("coset.cli.demo.MODEL", "resnet20:in_channels=1,width=0.25")
+    check(run("demo", "--out", tmp_path / "new" / "demo"), tmp_path / "new" / "demo")
+
+
+@pytest.mark.slow
+def test_demo_in_full(run: Run, tmp_path: Path) -> None:
+    start = time.perf_counter()
+    found = check(run("demo", "--out", tmp_path), tmp_path)
+    assert found["A"][2] > 0.9 and found["halfway from A to A moved"][2] < 0.5
+    assert time.perf_counter() - start < 40  # 20 s on two free cores
+
+
+def test_out_must_be_a_folder(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = run("demo", "--out", tmp_path / "file")
+    assert result.exit_code == 2 and result.stderr.startswith("error: --out")
