@@ -14,7 +14,7 @@ from typer.testing import Result
 import coset
 from coset.checkpoint import save_state
 from coset.state import allclose, of
-from coset.symmetry import symmetry as infer
+from coset.symmetries import symmetry as infer
 from coset.zoo import build
 
 Run = Callable[..., Result]

@@ -14,7 +14,7 @@ import coset
 from coset.report import blocks, save
 from coset.report.blocks import _segments
 from coset.report.palette import FIXED, families
-from coset.symmetry import Concat, Fixed, IndexSet, Interleave, Product, Units
+from coset.symmetries import Concat, Fixed, IndexSet, Interleave, Product, Units
 
 MLP = {
     "groups": {"one": 8, "two": 6},

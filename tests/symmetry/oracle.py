@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import coset
-from coset.symmetry import Element, Fixed, Symmetry
+from coset.symmetries import Element, Fixed, Symmetry
 
 State = dict[str, Tensor]
 

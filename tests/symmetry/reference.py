@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.symmetry import Element
+from coset.symmetries import Element
 
 State = dict[str, Tensor]
 

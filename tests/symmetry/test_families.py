@@ -29,7 +29,7 @@ from oracle import (
 from torch import Tensor, nn
 
 from coset import SymmetryError
-from coset.symmetry import Symmetry
+from coset.symmetries import Symmetry
 
 # The nets that the slower checks run on by default.
 # Nets whose output jumps or is clipped in places that derivatives miss; nets too big for a dense null space; nets
@@ -72,6 +72,23 @@ ODD = {
 }  # fmt: skip
 # Near copies of other nets.
 LATE = {
+    "attention_einsum",
+    "attention_head_weights",
+    "attention_learned_bias",
+    "attention_fused_matmul",
+    "channel_shuffle_module",
+    "gru_cell",
+    "rnn_cell",
+    "llama_half_einsum",
+    "llama_half_expand",
+    "mha_bias_kv",
+    "moe_dense_bmm",
+    "moe_top_scatter",
+    "resnet_frn",
+    "resnext",
+    "rnn_tanh",
+    "vit_encoder_post_norm",
+    "weight_norm_conv_old",
     "resnet_none",
     "resnet_ln",
     "attention_split_sizes",

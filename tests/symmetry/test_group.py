@@ -14,7 +14,7 @@ from oracle import every_element
 from reference import State, occurrences, reference, size_of
 
 from coset import SymmetryError
-from coset.symmetry import Element, Symmetry
+from coset.symmetries import Element, Symmetry
 
 # --- random specs ------------------------------------------------------------------------------------------
 

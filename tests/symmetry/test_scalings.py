@@ -22,7 +22,7 @@ from oracle import (
 )
 from torch import Tensor, nn
 
-from coset.symmetry import Element, Scaling, Symmetry
+from coset.symmetries import Element, Scaling, Symmetry
 
 Sample = tuple[nn.Module, tuple[Any, ...]]
 

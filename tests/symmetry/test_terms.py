@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import decode, encode, replace_units, size_of, units_in
 
-from coset.symmetry.terms import (
+from coset.symmetries.terms import (
     Cause,
     Term,
     Unifier,

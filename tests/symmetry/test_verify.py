@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 import coset
 from coset import SymmetryError
-from coset.symmetry import Symmetry
-from coset.symmetry.verify import check
+from coset.symmetries import Symmetry
+from coset.symmetries.verify import check
 
 Sample = tuple[nn.Module, tuple[Any, ...]]
 

@@ -19,8 +19,8 @@ from coset import state as states
 from coset import zoo
 from coset.bench import process
 from coset.bench.result import Result, installed, machine
-from coset.symmetry import symmetry
-from coset.symmetry.verify import difference, generic
+from coset.symmetries import symmetry
+from coset.symmetries.verify import difference, generic
 
 LIMIT = 300.0  # seconds for one tool on one network
 SAME = 1e-4  # relative output change that float32 rounding explains

@@ -17,8 +17,8 @@ from coset import state as states
 from coset.cli import console, outputs
 from coset.report import blocks, save
 from coset.report.repeats import plural
-from coset.symmetry import Symmetry, symmetry
-from coset.symmetry.verify import difference
+from coset.symmetries import Symmetry, symmetry
+from coset.symmetries.verify import difference
 
 # Batch norm on purpose: its statistics must move along with the units.
 MODEL = "resnet20:in_channels=1"

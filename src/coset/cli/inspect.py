@@ -17,7 +17,7 @@ from coset.errors import CosetError
 from coset.files import atomic_write
 from coset.report import FORMATS, blocks, moved_tensors, save, scalar_tensors, summary
 from coset.report.repeats import gather, label, owner, pattern, plural, span, tail
-from coset.symmetry import FixedAxis, Group, Scaling, Symmetry, symmetry
+from coset.symmetries import FixedAxis, Group, Scaling, Symmetry, symmetry
 
 ROWS = 30
 MEMBERS = 2

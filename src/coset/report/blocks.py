@@ -24,8 +24,8 @@ from matplotlib.textpath import TextPath
 from coset.report.figure import canvas
 from coset.report.palette import FIXED, Family, families
 from coset.report.repeats import owner, plural, span
-from coset.symmetry import Fixed, IndexSet, Interleave, Product, Symmetry, Units
-from coset.symmetry.axes import Axis, names
+from coset.symmetries import Fixed, IndexSet, Interleave, Product, Symmetry, Units
+from coset.symmetries.axes import Axis, names
 
 # Everything is in inches.
 LANE = 0.055

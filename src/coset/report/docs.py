@@ -148,6 +148,7 @@ def _suite(name: str, results: Path) -> str:
     lines = [
         f"{title} `{command}`",
         f"({versions}; {content.get('seconds', math.nan):.0f} s with {_count(content.get('jobs', 1), 'job')}).\n",
+        *([f"{content['note']}\n"] if "note" in content else []),
         _grid(["", "models"], [["all", str(found["models"])], *([stage, str(found[stage])] for stage in STAGES)]),
         _figures(records, found),
         "### What stays fixed\n",

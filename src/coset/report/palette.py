@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from matplotlib.colors import to_hex, to_rgb
 
 from coset.report.repeats import gather, label, pattern
-from coset.symmetry import Group, Symmetry
+from coset.symmetries import Group, Symmetry
 
 FIXED = "#c9c9c9"
 # Far apart in hue and alike in weight; the families that move most come first.

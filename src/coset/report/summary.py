@@ -7,8 +7,8 @@ import json
 import math
 from typing import Any
 
-from coset.symmetry import Symmetry
-from coset.symmetry.axes import names
+from coset.symmetries import Symmetry
+from coset.symmetries.axes import names
 
 
 def summary(sym: Symmetry) -> dict[str, Any]:

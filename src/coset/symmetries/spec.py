@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from coset.errors import SymmetryError
-from coset.symmetry.axes import Axis, Concat, Fixed, Interleave, Product, Units, names
-from coset.symmetry.group import IndexSet, ScaledAxis, Scaling
+from coset.symmetries.axes import Axis, Concat, Fixed, Interleave, Product, Units, names
+from coset.symmetries.group import IndexSet, ScaledAxis, Scaling
 
 
 def axis_to_json(axis: Axis) -> Any:

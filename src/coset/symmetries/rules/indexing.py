@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.rules.blocks import pieces
-from coset.symmetry.tape import LINEAR, NONLINEAR, Exploded, Letter, Lookup, Value
-from coset.symmetry.terms import Term, find
+from coset.symmetries.call import Call, NoRuleError, Result, rule
+from coset.symmetries.rules.blocks import pieces
+from coset.symmetries.tape import LINEAR, NONLINEAR, Exploded, Letter, Lookup, Value
+from coset.symmetries.terms import Term, find
 
 LOOKED_UP = "looked up by number"
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from coset.symmetry.call import Call, Result, rule
-from coset.symmetry.rules.blocks import cat_along, take_apart
-from coset.symmetry.rules.reshape import reshape_to
-from coset.symmetry.tape import NORMALISING, Letter, Value
-from coset.symmetry.terms import Origin, blocks, find
+from coset.symmetries.call import Call, Result, rule
+from coset.symmetries.rules.blocks import cat_along, take_apart
+from coset.symmetries.rules.reshape import reshape_to
+from coset.symmetries.tape import NORMALISING, Letter, Value
+from coset.symmetries.terms import Origin, blocks, find
 
 
 def affine(call: Call, x: Value, axis: int, weight: Value | None, bias: Value | None) -> Value:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coset.symmetry.tape import Exploded, Letter, Segment, Tape, Value, operand, with_row
-from coset.symmetry.terms import Cause, Origin, Term, concat, freeze, product
+from coset.symmetries.tape import Exploded, Letter, Segment, Tape, Value, operand, with_row
+from coset.symmetries.terms import Cause, Origin, Term, concat, freeze, product
 
 Result = Value | Exploded | list[Any]
 Rule = Callable[["Call"], Result]

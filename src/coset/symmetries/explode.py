@@ -10,9 +10,9 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from coset.symmetry.call import Call
-from coset.symmetry.tape import Exploded, Operand, Segment, Value, operand
-from coset.symmetry.terms import Term, blocks, concat, edges, find, interleave, product, section, units
+from coset.symmetries.call import Call
+from coset.symmetries.tape import Exploded, Operand, Segment, Value, operand
+from coset.symmetries.terms import Term, blocks, concat, edges, find, interleave, product, section, units
 
 
 def groups_of(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int], list[int]]]:

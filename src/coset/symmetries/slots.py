@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from coset.symmetry.tape import Letter, Operand, Value
-from coset.symmetry.terms import Term, find, leaves, parts
+from coset.symmetries.tape import Letter, Operand, Value
+from coset.symmetries.terms import Term, find, leaves, parts
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coset.symmetry.call import Call, Result, rule
-from coset.symmetry.rules.reshape import expand_to, reshape_to
-from coset.symmetry.tape import NONLINEAR, Letter, Value
-from coset.symmetry.terms import units
+from coset.symmetries.call import Call, Result, rule
+from coset.symmetries.rules.reshape import expand_to, reshape_to
+from coset.symmetries.tape import NONLINEAR, Letter, Value
+from coset.symmetries.terms import units
 
 FUSED = (
     "_scaled_dot_product_flash_attention",

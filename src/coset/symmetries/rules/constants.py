@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from coset.symmetry.call import Call, Result, rule
-from coset.symmetry.rules.reshape import expand_to
-from coset.symmetry.tape import LINEAR, Exploded, Value
-from coset.symmetry.terms import units
+from coset.symmetries.call import Call, Result, rule
+from coset.symmetries.rules.reshape import expand_to
+from coset.symmetries.tape import LINEAR, Exploded, Value
+from coset.symmetries.terms import units
 
 ZEROS = ("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_permuted")
 EQUAL = ("ones", "ones_like", "new_ones", "full", "full_like", "new_full", "scalar_tensor")

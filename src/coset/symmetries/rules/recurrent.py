@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.rules.blocks import cat_along
-from coset.symmetry.rules.reshape import reshape_to
-from coset.symmetry.tape import NONLINEAR, Exploded, Letter, Value
-from coset.symmetry.terms import Term, units
+from coset.symmetries.call import Call, NoRuleError, Result, rule
+from coset.symmetries.rules.blocks import cat_along
+from coset.symmetries.rules.reshape import reshape_to
+from coset.symmetries.tape import NONLINEAR, Exploded, Letter, Value
+from coset.symmetries.terms import Term, units
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from coset.errors import SymmetryError
-from coset.symmetry import spec
-from coset.symmetry.action import Action
-from coset.symmetry.axes import Axis, Concat, Fixed, Interleave, Product, Units, names
-from coset.symmetry.group import Element, Group, IndexSet, Scaling
+from coset.symmetries import spec
+from coset.symmetries.action import Action
+from coset.symmetries.axes import Axis, Concat, Fixed, Interleave, Product, Units, names
+from coset.symmetries.group import Element, Group, IndexSet, Scaling
 
 if TYPE_CHECKING:
-    from coset.symmetry.verify import Verification
+    from coset.symmetries.verify import Verification
 
 # Random factors are drawn from exp(N(0, SPREAD^2)): far enough from one to be seen, near enough to stay accurate.
 SPREAD = 0.5
@@ -131,7 +131,7 @@ class Symmetry:
         trials: int = 3,
     ) -> float:
         """Largest relative output deviation under random elements; SymmetryError if the function changes."""
-        from coset.symmetry.verify import check
+        from coset.symmetries.verify import check
 
         return check(self, model, args, kwargs, trials=trials).deviation
 
@@ -147,7 +147,7 @@ class Symmetry:
 
     @classmethod
     def from_json(cls, text: str) -> Symmetry:
-        """Read a symmetry that inference or a person wrote; see :mod:`coset.symmetry.spec`."""
+        """Read a symmetry that inference or a person wrote; see :mod:`coset.symmetries.spec`."""
         raw = spec.parse(text)
         sets = spec.sets_from_json(raw["groups"])
         axes: dict[str, tuple[Axis, ...]] = {}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.rules.reshape import reshape_to, transposed
-from coset.symmetry.tape import Letter, Value
+from coset.symmetries.call import Call, NoRuleError, Result, rule
+from coset.symmetries.rules.reshape import reshape_to, transposed
+from coset.symmetries.tape import Letter, Value
 
 SPATIAL = "spatial position"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.tape import NONLINEAR, NORMALISING, Letter, Value
+from coset.symmetries.call import Call, NoRuleError, Result, rule
+from coset.symmetries.tape import NONLINEAR, NORMALISING, Letter, Value
 
 
 @rule("linear")

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from coset.symmetry.equations import Equations
-from coset.symmetry.equations import Expression as Sum
-from coset.symmetry.fibres import Bases
-from coset.symmetry.group import IndexSet, ScaledAxis, Scaling
-from coset.symmetry.slots import Address, Slot, SlotTable, addresses, cells
-from coset.symmetry.tape import Operand, Step, Tape, Value
-from coset.symmetry.terms import Term
+from coset.symmetries.equations import Equations
+from coset.symmetries.equations import Expression as Sum
+from coset.symmetries.fibres import Bases
+from coset.symmetries.group import IndexSet, ScaledAxis, Scaling
+from coset.symmetries.slots import Address, Slot, SlotTable, addresses, cells
+from coset.symmetries.tape import Operand, Step, Tape, Value
+from coset.symmetries.terms import Term
 
 Kind = Literal["scaling", "sign"]
 KINDS: tuple[Kind, ...] = ("scaling", "sign")

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from coset.errors import SymmetryError
-from coset.symmetry.axes import Axis, Layout, layout, names
-from coset.symmetry.group import Element, ScaledAxis, Scaling
+from coset.symmetries.axes import Axis, Layout, layout, names
+from coset.symmetries.group import Element, ScaledAxis, Scaling
 
 
 class Action:

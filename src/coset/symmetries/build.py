@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from coset.symmetry.axes import COMPOSITES, Axis, Fixed, Units
-from coset.symmetry.fibres import Bases, fibres
-from coset.symmetry.group import IndexSet
-from coset.symmetry.infer import Inference
-from coset.symmetry.scaling import Factor, find_scalings, independent
-from coset.symmetry.symmetry import FixedAxis, Symmetry, simplify
-from coset.symmetry.terms import Term, find, leaves, parts
+from coset.symmetries.axes import COMPOSITES, Axis, Fixed, Units
+from coset.symmetries.fibres import Bases, fibres
+from coset.symmetries.group import IndexSet
+from coset.symmetries.infer import Inference
+from coset.symmetries.model_group import FixedAxis, Symmetry, simplify
+from coset.symmetries.scaling import Factor, find_scalings, independent
+from coset.symmetries.terms import Term, find, leaves, parts
 
 
 def build(inference: Inference, aliases: Mapping[str, str]) -> Symmetry:

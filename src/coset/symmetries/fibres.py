@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 
-from coset.symmetry.slots import Address, Slot, SlotTable, addresses
-from coset.symmetry.tape import Operand, Step, Tape, Value
-from coset.symmetry.terms import Term, find, leaves
+from coset.symmetries.slots import Address, Slot, SlotTable, addresses
+from coset.symmetries.tape import Operand, Step, Tape, Value
+from coset.symmetries.terms import Term, find, leaves
 
 Bases = dict[Term, list[Term]]
 

@@ -1,6 +1,6 @@
 """One small rule per op family; importing this package registers them all."""
 
-from coset.symmetry.rules import (
+from coset.symmetries.rules import (
     attention,
     blocks,
     constants,

@@ -22,11 +22,11 @@ from torch.utils import _pytree as pytree
 
 from coset import state as states
 from coset.errors import CosetError, SymmetryError
-from coset.symmetry.group import Element
-from coset.symmetry.trace import evaluation_mode
+from coset.symmetries.group import Element
+from coset.symmetries.trace import evaluation_mode
 
 if TYPE_CHECKING:
-    from coset.symmetry.symmetry import Symmetry
+    from coset.symmetries.model_group import Symmetry
 
 logger = logging.getLogger(__name__)
 

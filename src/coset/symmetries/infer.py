@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
-import coset.symmetry.rules  # noqa: F401  (registers every rule)
+import coset.symmetries.rules  # noqa: F401  (registers every rule)
 from coset.errors import SymmetryError
-from coset.symmetry.call import RULES, Call, NoRuleError
-from coset.symmetry.tape import NONLINEAR, Exploded, Tape, Value
-from coset.symmetry.terms import Cause, Origin, Term, Unifier, fixed, freeze, leaves, units
-from coset.symmetry.trace import Trace
+from coset.symmetries.call import RULES, Call, NoRuleError
+from coset.symmetries.tape import NONLINEAR, Exploded, Tape, Value
+from coset.symmetries.terms import Cause, Origin, Term, Unifier, fixed, freeze, leaves, units
+from coset.symmetries.trace import Trace
 
 MOST_RESTARTS = 12
 Found = Value | Exploded | list[Any] | None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coset.symmetry.call import Call, Result, rule
-from coset.symmetry.tape import LINEAR, NONLINEAR, Letter
+from coset.symmetries.call import Call, Result, rule
+from coset.symmetries.tape import LINEAR, NONLINEAR, Letter
 
 
 @rule("unfold")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.explode import explode, groups_of, merge, natural_cuts
-from coset.symmetry.tape import Exploded, Letter, Operand, Segment, Value, operand
-from coset.symmetry.terms import Origin, Term, factors, find, product, units
+from coset.symmetries.call import Call, NoRuleError, Result, rule
+from coset.symmetries.explode import explode, groups_of, merge, natural_cuts
+from coset.symmetries.tape import Exploded, Letter, Operand, Segment, Value, operand
+from coset.symmetries.terms import Origin, Term, factors, find, product, units
 
 
 @rule("view", "reshape", "flatten", "unflatten", "_unsafe_view", "_reshape_alias", "view_copy")

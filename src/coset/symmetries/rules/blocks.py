@@ -6,9 +6,9 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.tape import Exploded, Letter, Lookup, Segment, Value, operand, with_row
-from coset.symmetry.terms import Term, concat, find, is_frozen, section, units
+from coset.symmetries.call import Call, NoRuleError, Result, rule
+from coset.symmetries.tape import Exploded, Letter, Lookup, Segment, Value, operand, with_row
+from coset.symmetries.terms import Term, concat, find, is_frozen, section, units
 
 LARGEST_EXPLOSION = 64
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.tape import HOMOGENEOUS, LINEAR, MAGNITUDE, NONLINEAR, THRESHOLD, Law, Letter, Value
-from coset.symmetry.terms import Term, units
+from coset.symmetries.call import Call, NoRuleError, Result, rule
+from coset.symmetries.tape import HOMOGENEOUS, LINEAR, MAGNITUDE, NONLINEAR, THRESHOLD, Law, Letter, Value
+from coset.symmetries.terms import Term, units
 
 LAWS: dict[Law, tuple[str, ...]] = {
     LINEAR: ("sum", "mean", "nansum", "nanmean"),
@@ -40,7 +40,7 @@ def reduction(call: Call) -> Result:
 @rule("max", "min", "median", "nanmedian", "mode")
 def extremum(call: Call) -> Result:
     """Over all entries, over one axis with the positions, or between two tensors."""
-    from coset.symmetry.rules.elementwise import choose
+    from coset.symmetries.rules.elementwise import choose
 
     if call.has("other"):
         return choose(call)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from coset.symmetry.call import Call, Result, rule
-from coset.symmetry.rules.convolution import SPATIAL
-from coset.symmetry.tape import HOMOGENEOUS, LINEAR, Law, Letter, Value
+from coset.symmetries.call import Call, Result, rule
+from coset.symmetries.rules.convolution import SPATIAL
+from coset.symmetries.tape import HOMOGENEOUS, LINEAR, Law, Letter, Value
 
 DIMS = (1, 2, 3)
 AVERAGING = (

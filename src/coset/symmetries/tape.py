@@ -11,7 +11,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coset.symmetry.terms import Cause, Term, Unifier, find, fixed, freeze, units
+from coset.symmetries.terms import Cause, Term, Unifier, find, fixed, freeze, units
 
 Letter = Hashable
 Effect = Literal["pass", "pin", "kill"]

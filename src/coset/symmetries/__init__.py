@@ -12,14 +12,14 @@ from torch import nn
 
 from coset import state as states
 from coset.errors import SymmetryError
-from coset.symmetry.axes import Concat, Fixed, Interleave, Product, Units
-from coset.symmetry.blame import guilty_ops
-from coset.symmetry.build import build
-from coset.symmetry.group import Element, Group, IndexSet, ScaledAxis, Scaling
-from coset.symmetry.infer import infer
-from coset.symmetry.symmetry import FixedAxis, Symmetry
-from coset.symmetry.trace import trace
-from coset.symmetry.verify import Verification, check, generic
+from coset.symmetries.axes import Concat, Fixed, Interleave, Product, Units
+from coset.symmetries.blame import guilty_ops
+from coset.symmetries.build import build
+from coset.symmetries.group import Element, Group, IndexSet, ScaledAxis, Scaling
+from coset.symmetries.infer import infer
+from coset.symmetries.model_group import FixedAxis, Symmetry
+from coset.symmetries.trace import trace
+from coset.symmetries.verify import Verification, check, generic
 
 __all__ = [
     "Concat",

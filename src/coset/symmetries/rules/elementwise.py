@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
-from coset.symmetry.call import Call, NoRuleError, Result, rule
-from coset.symmetry.rules.blocks import take_apart
-from coset.symmetry.tape import (
+from coset.symmetries.call import Call, NoRuleError, Result, rule
+from coset.symmetries.rules.blocks import take_apart
+from coset.symmetries.tape import (
     EVEN,
     HOMOGENEOUS,
     LINEAR,
@@ -19,7 +19,7 @@ from coset.symmetry.tape import (
     Law,
     Value,
 )
-from coset.symmetry.terms import find
+from coset.symmetries.terms import find
 
 # Adding a constant this small, as norms do before a root, changes a scale only in the last digits.
 LARGEST_EPSILON = 1e-3
