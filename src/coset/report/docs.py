@@ -168,8 +168,14 @@ def _figures(records: Sequence[Record], found: dict[str, int]) -> str:
     verified = [record for record in records if record.get("verified")]
     if not verified:
         return "No model is verified, so there is nothing to measure.\n"
+    unused = sum(int(record.get("unused", 0)) for record in verified)
+    used = found["tensors"] - unused
     rows = [
-        ["tensors moved", f"{found['moved']} of {found['tensors']} ({found['moved'] / max(1, found['tensors']):.1%})"]
+        [
+            "tensors moved",
+            f"{found['moved']} of the {used} that the traced call uses ({found['moved'] / max(1, used):.1%})",
+        ],
+        ["tensors not used by the traced call", str(unused)],
     ]
     for label, key, choose in EXTREMES:
         known = [record for record in verified if record.get(key) is not None]
