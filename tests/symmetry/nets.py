@@ -1575,6 +1575,22 @@ simple(
 )
 
 
+@family(None)
+def heads_in_windows() -> Sample:
+    """Depthwise convolutions of their own over groups of heads, as CoaT has them: (a + b) x c meets a x c + b x c."""
+
+    def forward(m: Net, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        q, v = (p(x).reshape(b, n, 6, 4).transpose(1, 2) for p in (m.q, m.v))
+        tall = v.transpose(-1, -2).reshape(b, 24, 3, 3)
+        both = torch.cat([c(part) for c, part in zip((m.c, m.d), tall.split([8, 16], 1), strict=True)], 1)
+        out = q * both.reshape(b, 6, 4, 9).transpose(-1, -2)
+        return m.o(out.transpose(1, 2).reshape(b, n, 24))
+
+    parts = {"c": conv(8, 8, 3, padding=1, groups=8), "d": conv(16, 16, 3, padding=1, groups=16)}
+    return Net(forward, q=lin(5, 24), v=lin(5, 24), o=lin(24, 2), **parts), (torch.randn(2, 9, 5),)
+
+
 def _overwrite(h: Tensor, value: float) -> Tensor:
     h = h.clone()
     h[:, :2] = value

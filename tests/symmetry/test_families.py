@@ -105,20 +105,16 @@ LATE = {
 }
 TWINS = {"cummax_units", "flipped_units", "overwrite_column", "index_add_rows", "unfold_units", "repeat_units"}
 STACKED = "slices of a stacked parameter are tied together"
-RECURRENT = "recurrent layers pin every factor"
 PAIRS = "heads and pairs have a factor each instead of one for each pair of each head"
 BUGS: dict[tuple[str, str], str] = {
     **{("groups", name): STACKED for name in ("attention_stacked_einsum", "attention_stacked_select")},
     **{("groups", name): STACKED for name in ("moe_loop_stacked", "stacked_by_layer")},
     ("groups", "masked_assign"): "h[h < 0] = 0 fixes the units",
-    **{("groups", name): "no rule for the op" for name in ("tensordot", "multi_dot", "matrix_norm")},
     ("scalings", "grouped_convs_at_odds"): "units that two groupings fix lose their factors",
     **{("scalings", name): STACKED for name in ("attention_stacked_einsum", "attention_stacked_select")},
     ("scalings", "attention_talking_heads"): "four of the factors are products of others",
     **{("scalings", f"llama_{name}"): PAIRS for name in ("half_interleave", "half_expand", "half_gqa")},
     **{("scalings", f"llama_{name}"): PAIRS for name in ("half_einsum", "complex", "pairs")},
-    **{("scalings", name): RECURRENT for name in ("lstm", "lstm_deep_both", "lstm_projected")},
-    **{("scalings", name): RECURRENT for name in ("gru", "gru_deep_both", "rnn_tanh", "rnn_relu_deep_both")},
 }
 
 

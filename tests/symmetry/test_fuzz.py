@@ -221,12 +221,7 @@ def test_random_programs(seed: int) -> None:
     check(seed, 4 + seed % 6)
 
 
-# Programs that slice through copies of units: see `repeat_then_slice` in the families.
-KNOWN = {2176, 2266}
-copies = pytest.mark.xfail(strict=True, reason="a factor of the units before a slice through their copies is left free")
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [pytest.param(s, marks=copies if s in KNOWN else ()) for s in range(2000, 2400)])
+@pytest.mark.parametrize("seed", range(2000, 2400))
 def test_more_random_programs(seed: int) -> None:
     check(seed, 4 + seed % 10)

@@ -108,7 +108,7 @@ NETS: dict[str, tuple[Callable[[], Sample], str]] = {
     "atan": (lambda: between(torch.atan), "sign 4"),
     "erf": (lambda: between(torch.erf), "sign 4"),
     "round": (lambda: between(torch.round), "sign 4"),
-    "sign": (lambda: between(torch.sign), "scaling 4"),
+    "sign": (lambda: between(torch.sign), "scaling 4,sign 4"),
     "gelu": (lambda: between(nn.GELU()), ""),
     "silu": (lambda: between(nn.SiLU()), ""),
     "sigmoid": (lambda: between(nn.Sigmoid()), ""),
@@ -188,12 +188,6 @@ def ready(make: Callable[[], Sample]) -> tuple[nn.Module, tuple[Any, ...], Symme
     return infer(model, args)
 
 
-BUGS: dict[str, str] = {
-    "softshrink": "odd, but has no sign flips",
-    "layer norm by hand": "var is not homogeneous",
-}
-
-
 LATE = {
     "leaky relu",
     "squared relu",
@@ -221,7 +215,6 @@ def cases(names: Any) -> list[Any]:
     out = []
     for name in names:
         marks = [pytest.mark.slow] if name in LATE else []
-        marks += [pytest.mark.xfail(strict=True, reason=BUGS[name])] if name in BUGS else []
         out.append(pytest.param(name, marks=marks))
     return out
 
@@ -381,7 +374,6 @@ def test_scalings_of_plain_heads() -> None:
     assert count(lambda: attention(False)) == (16, 16, 16)
 
 
-@pytest.mark.xfail(strict=True, reason="recurrent layers pin every factor")
 @pytest.mark.parametrize("nonlinearity", ["relu", "tanh"])
 def test_scalings_of_recurrent_units(nonlinearity: str) -> None:
     """h' = act(W x + U h + b): a positive factor (relu) or a sign (tanh) for each unit."""
@@ -395,7 +387,6 @@ def test_scalings_of_recurrent_units(nonlinearity: str) -> None:
     assert kinds(sym) == parse("scaling 4" if nonlinearity == "relu" else "sign 4")
 
 
-@pytest.mark.xfail(strict=True, reason="recurrent layers pin every factor")
 def test_inputs_of_a_recurrent_layer_scale() -> None:
     """The map into an LSTM and the LSTM's input weights share a factor and a sign for each unit between."""
 

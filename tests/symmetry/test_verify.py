@@ -521,13 +521,7 @@ def test_examples_of_size_one(tokens: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize(
-    "small",
-    [
-        1e-3,
-        pytest.param(1e-7, marks=pytest.mark.xfail(strict=True, reason="each group's own control is not looked at")),
-    ],
-)
+@pytest.mark.parametrize("small", [1e-3, 1e-7])
 def test_a_branch_behind_a_small_constant_is_seen_or_not_vouched_for(small: float, dtype: torch.dtype) -> None:
     """The rest of the net is right and loud; the broken group only whispers."""
 
@@ -539,7 +533,8 @@ def test_a_branch_behind_a_small_constant_is_seen_or_not_vouched_for(small: floa
     sym = coset.symmetry(model, args)
     wrong = edited(sym, lambda raw: raw["tensors"].update({"d.weight": [2, 5]}))
     try:
-        assert not check(wrong, model, args).conclusive
+        found = check(wrong, model, args)
+        assert not found.conclusive or ("c" in found.weak and "'c'" in found.note)
     except SymmetryError as error:
         assert "'c'" in str(error)
 
@@ -557,7 +552,6 @@ def test_a_dead_branch_is_not_vouched_for() -> None:
         wrong.verify(model, args)
 
 
-@pytest.mark.xfail(strict=True, reason="approximate scalings are never tried")
 def test_approximate_scalings_are_verified_too() -> None:
     model = seq(lin(3, 4), nn.LayerNorm(4), nn.GELU(), lin(4, 2))
     args = (torch.randn(6, 3),)

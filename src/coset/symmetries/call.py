@@ -129,9 +129,9 @@ class Call:
             raise NoRuleError(f"{name} is {found!r}")
         return found % max(rank, 1)
 
-    def axes(self, name: str, rank: int) -> list[int]:
-        """A ``dim`` argument as sorted non-negative axes; none given means all."""
-        found = self.get(name)
+    def axes(self, name: str, rank: int, default: Sequence[int] | None = None) -> list[int]:
+        """A ``dim`` argument as sorted non-negative axes; none given means the default, or all."""
+        found = self.get(name, default)
         if found is None or found == []:
             return list(range(rank))
         return sorted({d % max(rank, 1) for d in ([found] if isinstance(found, int) else found)})

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from coset.errors import SymmetryError
 from coset.symmetries import spec
 from coset.symmetries.action import Action
 from coset.symmetries.axes import Axis, Concat, Fixed, Interleave, Product, Units, names
@@ -78,12 +77,15 @@ class Symmetry:
         """log of the number of permutations."""
         return sum(group.log_order for group in self.groups)
 
-    def identity(self) -> Element:
-        return Element(self.sets, {}, {}, self._units)
+    def element(
+        self, permutations: Mapping[str, Tensor] | None = None, scales: Mapping[str, Tensor] | None = None
+    ) -> Element:
+        """The element with these permutations and factors; what is not named stays as it is."""
+        units = {scaling.name: scaling.units for scaling in self.scalings}
+        return Element(self.sets, permutations or {}, scales or {}, units)
 
-    @property
-    def _units(self) -> dict[str, str]:
-        return {scaling.name: scaling.units for scaling in self.scalings}
+    def identity(self) -> Element:
+        return self.element()
 
     def random(
         self, generator: torch.Generator | None = None, *, batch: int | None = None, scalings: bool = False
@@ -116,12 +118,19 @@ class Symmetry:
             )
             if scaling.exact:
                 scales[scaling.name] = noise.sign() if scaling.kind == "sign" else (SPREAD * noise).exp()
-        return Element(self.sets, permutations, scales, self._units)
+        return self.element(permutations, scales)
 
     def act(self, element: Element, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The image of a state; tensors the symmetry does not mention pass through."""
+        """The image of a state; tensors the symmetry does not mention pass through.
+
+        A batch of elements sends one state to a population: every tensor then gets the leading dimension.
+        """
         action = Action(self.axes, self.scalings, element)
-        return {name: action.on(name, tensor) for name, tensor in state.items()}
+        images = {name: action.on(name, tensor) for name, tensor in state.items()}
+        if action.batch and all(state[name].dim() == len(self.axes[name]) for name in state.keys() & self.axes.keys()):
+            for name in state.keys() - self.axes.keys():
+                images[name] = images[name].expand(*action.batch, *images[name].shape).clone()
+        return images
 
     def verify(
         self,
@@ -156,19 +165,10 @@ class Symmetry:
             axes[tensor] = tuple(
                 spec.axis_from_json(entry, sets, f"{where} axis {d}") for d, entry in enumerate(entries)
             )
-            _check_bases(where, axes[tensor], sets)
+            spec.check_bases(where, axes[tensor], sets)
         scalings = tuple(spec.scaling_from_json(n, r, sets, axes) for n, r in raw.get("scalings", {}).items())
         fixed = tuple(FixedAxis(*entry) for entry in raw.get("fixed", ()))
         return cls(sets, axes, scalings, fixed)
-
-
-def _check_bases(where: str, axes: tuple[Axis, ...], sets: Mapping[str, IndexSet]) -> None:
-    """A fibred group needs its base on the same tensor."""
-    present = {name for axis in axes for name in names(axis)}
-    for name in present:
-        for base in sets[name].over:
-            if base not in present:
-                raise SymmetryError(f"{where} has the group {name!r} but not {base!r}, which it lies over")
 
 
 def simplify(axis: Axis) -> Axis:

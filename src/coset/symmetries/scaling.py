@@ -9,6 +9,7 @@ the same equations modulo two, with odd functions in place of homogeneous ones.
 from __future__ import annotations
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -18,7 +19,7 @@ from coset.symmetries.equations import Expression as Sum
 from coset.symmetries.fibres import Bases
 from coset.symmetries.group import IndexSet, ScaledAxis, Scaling
 from coset.symmetries.slots import Address, Slot, SlotTable, addresses, cells
-from coset.symmetries.tape import Operand, Step, Tape, Value
+from coset.symmetries.tape import Letter, Operand, Step, Tape, Value
 from coset.symmetries.terms import Term
 
 Kind = Literal["scaling", "sign"]
@@ -89,6 +90,7 @@ class _Solver:
         self.scales: dict[Value, Scale] = {}
         self.leaf_of: dict[int, Term | None] = {}
         self.loose: list[tuple[Expression, str]] = []
+        self.coarse: set[tuple[Letter, Term]] = set()
 
     def _fresh(self, value: Value) -> Scale:
         scale = Scale(self._unknown(None))
@@ -117,21 +119,52 @@ class _Solver:
 
     def _scale(self, operand: Operand) -> tuple[Expression, dict[Address, Expression]]:
         scale = self.scales.get(operand.value, Scale())
-        pairs = dict(addresses(operand))
-        for slot in scale.slots.keys() - set(pairs.values()):
-            # The axis was restructured after it was written, so its factor cannot be followed.
-            self.equations.vanish(scale.slots[slot])
-        return scale.whole, {address: scale.slots.get(slot, {}) for address, slot in pairs.items()}
+        wanted: dict[tuple[int, Term], list[Address]] = defaultdict(list)
+        for address, slot in addresses(operand):
+            wanted[slot.axis, slot.leaf].append(address)
+        written: dict[tuple[int, Term], list[Expression]] = defaultdict(list)
+        for slot, expression in scale.slots.items():
+            written[slot.axis, slot.leaf].append(expression)
+        found: dict[Address, Expression] = {}
+        for place in wanted.keys() | written.keys():
+            names, expressions = wanted.get(place, []), written.get(place, [])
+            if not names:
+                # The axis was restructured after it was written, so its factor cannot be followed.
+                self._equate({}, *expressions)
+            elif len(names) == len(expressions):
+                found.update(zip(names, expressions, strict=True))
+            else:
+                found.update(dict.fromkeys(names, self._shared(expressions, len(names))))
+        for letter, leaf in self.coarse:
+            names = [address for address in found if address[:2] == (letter, leaf)]
+            if names:
+                shared = self._shared([found.pop(name) for name in names], 1)
+                found[letter, leaf, 0] = shared
+        return scale.whole, found
+
+    def _equate(self, first: Expression, *others: Expression) -> None:
+        for other in others:
+            self.equations.equal(first, other)
+
+    def _shared(self, expressions: list[Expression], count: int) -> Expression:
+        """What units have in common that are met so many times here, and ``count`` times there.
+
+        As a x c + b x c is (a + b) x c, one of them stands for all. What is less clear than that has no factor.
+        """
+        first = expressions[0] if expressions and 1 in (count, len(expressions)) else {}
+        self._equate(first, *expressions)
+        return self.equations.reduce(first)
 
     def _write(self, operand: Operand, whole: Expression, by_address: Mapping[Address, Expression]) -> None:
         scale = Scale(self.equations.reduce(whole))
         for address, slot in addresses(operand):
-            found = by_address.get(address)
-            if found:
-                scale.slots[slot] = self.equations.reduce(found)
+            letter, leaf, _ = address
+            known = (letter, leaf, 0) if (letter, leaf) in self.coarse else address
+            scale.slots[slot] = self.equations.reduce(by_address.get(known, {}))
         self.scales[operand.value] = scale
 
     def _read(self, step: Step) -> None:
+        self.coarse = _met_unevenly(step)
         ins = [self._scale(operand) for operand in step.ins]
         if not any(whole or any(slots.values()) for whole, slots in ins):
             return
@@ -249,6 +282,15 @@ class _Solver:
             Factor(self.kind, self.leaf_of[unknown], found, offsets, loose.get(unknown, ""))
             for unknown, found in sorted(powers.items())
         ]
+
+
+def _met_unevenly(step: Step) -> set[tuple[Letter, Term]]:
+    """Units that stand once under a letter in one operand and several times in another (see `_Solver._shared`)."""
+    counts: dict[tuple[Letter, Term], set[int]] = defaultdict(set)
+    for operand in (*step.ins, *step.outs):
+        for place, count in Counter(address[:2] for address, _ in addresses(operand)).items():
+            counts[place].add(count)
+    return {place for place, found in counts.items() if len(found) > 1}
 
 
 def independent(factors: list[Factor], parameters: Mapping[str, Value], bases: Bases) -> list[Factor]:

@@ -10,13 +10,15 @@ first), or ``{"concat": [...]}`` or ``{"interleave": [...]}``.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from coset.errors import SymmetryError
-from coset.symmetries.axes import Axis, Concat, Fixed, Interleave, Product, Units, names
+from coset.symmetries.axes import Axis, Concat, Fixed, Interleave, Product, Units, layout, names
 from coset.symmetries.group import IndexSet, ScaledAxis, Scaling
 
 
@@ -97,7 +99,57 @@ def _member_from_json(where: str, raw: Any, units: str, axes: Mapping[str, tuple
     of = axes[member.tensor]
     if not isinstance(member.axis, int) or not 0 <= member.axis < len(of) or units not in names(of[member.axis]):
         raise SymmetryError(f"{where}: axis {member.axis} of {member.tensor!r} does not have the units {units!r}")
+    occurrences = [entry.name for entry in layout(of[member.axis]).entries].count(units)
+    if not isinstance(member.occurrence, int) or not 0 <= member.occurrence < occurrences:
+        at = f"axis {member.axis} of {member.tensor!r}"
+        raise SymmetryError(f"{where}: {at} has {units!r} {occurrences} times, not at occurrence {member.occurrence!r}")
     return member
+
+
+@dataclass
+class _Place:
+    """One occurrence of a group on an axis, with those it forms a product with."""
+
+    name: str
+    axis: int
+    beside: list[str]
+
+
+def check_bases(where: str, axes: Sequence[Axis], sets: Mapping[str, IndexSet]) -> None:
+    """Which copy of a fibred group an entry belongs to must be clear.
+
+    Its base stands beside it in a product, once, or else once, outside of blocks, on one of the other axes.
+    """
+    places: list[_Place] = []
+    plain: list[tuple[int, str]] = []
+    for d, axis in enumerate(axes):
+        plain += [(d, name) for name in _walk(axis, d, places)]
+    for place in places:
+        for base in sets[place.name].over:
+            beside = place.beside.count(base)
+            elsewhere = sum(name == base and d != place.axis for d, name in plain)
+            if (beside or elsewhere) != 1:
+                rule = "must stand beside it in one product, or once on another axis"
+                raise SymmetryError(f"{where}: {place.name!r} on axis {place.axis} lies over {base!r}, which {rule}")
+
+
+def _walk(axis: Axis, d: int, places: list[_Place]) -> list[str]:
+    """Collect the occurrences of groups; returns those that are not in a block or lane."""
+    if isinstance(axis, Fixed):
+        return []
+    if isinstance(axis, Units):
+        places.append(_Place(axis.name, d, []))
+        return [axis.name]
+    marks, direct = [len(places)], []
+    for part in axis.parts:
+        direct.append(_walk(part, d, places))
+        marks.append(len(places))
+    if not isinstance(axis, Product):
+        return []
+    for k, (start, stop) in enumerate(itertools.pairwise(marks)):
+        for place in places[start:stop]:
+            place.beside += [name for other, names_ in enumerate(direct) if other != k for name in names_]
+    return [name for names_ in direct for name in names_]
 
 
 def sets_from_json(raw: Any) -> dict[str, IndexSet]:
@@ -113,6 +165,8 @@ def sets_from_json(raw: Any) -> dict[str, IndexSet]:
             raise SymmetryError(f"group {name!r} lies over {over!r}; 'over' is a list of groups")
         sets[name] = IndexSet(name, size, tuple(over), bool(form.get("movable", True)))
     for known in sets.values():
+        if len(set(known.over)) < len(known.over):
+            raise SymmetryError(f"group {known.name!r} lies over a group twice: {', '.join(known.over)}")
         for base in known.over:
             if base not in sets:
                 raise SymmetryError(f"group {known.name!r} lies over {base!r}, which is not declared")
@@ -139,8 +193,11 @@ def parse(text: str) -> dict[str, Any]:
         raise SymmetryError(f"the symmetry is not valid JSON (line {error.lineno}: {error.msg})") from error
     if not isinstance(raw, dict) or "groups" not in raw or "tensors" not in raw:
         raise SymmetryError("a symmetry needs the keys 'groups' and 'tensors'")
-    if not isinstance(raw["tensors"], dict) or not all(isinstance(v, list) for v in raw["tensors"].values()):
+    if not isinstance(raw["tensors"], dict):
         raise SymmetryError("'tensors' must map each tensor to the list of its axes")
+    for tensor, entries in raw["tensors"].items():
+        if not isinstance(entries, list):
+            raise SymmetryError(f"tensor {tensor!r} is {entries!r}, not the list of its axes")
     if not isinstance(raw.get("scalings", {}), dict):
         raise SymmetryError("'scalings' must map each scaling to its units and members")
     fixed = raw.get("fixed", [])

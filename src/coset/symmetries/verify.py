@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from coset import state as states
 from coset.errors import CosetError, SymmetryError
-from coset.symmetries.group import Element
+from coset.symmetries.group import Element, Scaling
 from coset.symmetries.trace import evaluation_mode
 
 if TYPE_CHECKING:
@@ -34,6 +34,8 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 5e-2, tor
 NOISE = {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 # A wrong permutation, and another input, must move the output this many times more than a right one.
 CONTRAST = 30.0
+# The epsilon of a norm explains less than this much.
+ROUGH = 0.1
 BLAMED = 3
 GAINS = (1.0, 2.0, 4.0)
 SECONDS_FOR_WEAK = 2.0
@@ -74,9 +76,10 @@ class Verification:
     @property
     def note(self) -> str:
         if self.conclusive:
-            return (
-                f"verified in {self.dtype} on {self.weights} weights" if self.trials else "there is nothing to verify"
-            )
+            if not self.trials:
+                return "there is nothing to verify"
+            faint = f", but a mistake in {', '.join(map(repr, self.weak))} would not be seen" if self.weak else ""
+            return f"verified in {self.dtype} on {self.weights} weights{faint}"
         if self.control <= 0:
             return "inconclusive: nothing that was moved changes the output"
         return "inconclusive: a wrong permutation hardly changes the output"
@@ -113,6 +116,9 @@ def check(
             raise SymmetryError(runner.blame(failed[0]) + (SPECIAL if special else ""))
         best = max(reports, key=lambda report: (report.conclusive, report.control))
         best = replace(best, deviation=max(report.deviation for report in reports), weak=runner.weak_groups(best))
+        rough = runner.worst_approximate()
+        if rough is not None:
+            raise SymmetryError(rough)
     if not best.conclusive:
         logger.warning("the symmetry of %s could not be verified: %s", type(model).__name__, best.note)
     return best
@@ -199,7 +205,7 @@ class _Runner:
         permutations = {}
         for name, order in self.sym.random(self.generator).permutations.items():
             permutations[name] = torch.empty_like(order).scatter_(-1, order, order.roll(1, -1))
-        return Element(self.sym.sets, permutations)
+        return self.sym.element(permutations)
 
     def weak_groups(self, report: Verification) -> tuple[str, ...]:
         """Groups whose units could be moved wrongly without being seen; as many as a few seconds allow."""
@@ -215,7 +221,7 @@ class _Runner:
             tensor = next((name for name, _ in group.members if state[name].is_floating_point()), None)
             if tensor is None or len(group.members) == 1:
                 continue
-            only = Element(self.sym.sets, {group.name: element.permutations[group.name]})
+            only = self.sym.element({group.name: element.permutations[group.name]})
             moved = {**state, tensor: self.sym.act(only, {tensor: state[tensor]})[tensor]}
             if any(other is state[tensor] for name, other in state.items() if name != tensor):
                 continue
@@ -251,7 +257,7 @@ class _Runner:
 
     def _only(self, groups: set[str]) -> Element:
         element = self._without_fixed_points()
-        return Element(self.sym.sets, {n: p for n, p in element.permutations.items() if n in groups})
+        return self.sym.element({n: p for n, p in element.permutations.items() if n in groups})
 
     def blame(self, report: Verification) -> str:
         """Which groups break the function, most harmful first."""
@@ -264,13 +270,46 @@ class _Runner:
         guilty = [(d, name) for d, name in sorted(effects, reverse=True) if d > TOLERANCE[self.dtype]][:BLAMED]
         worst = f"the model's output changes by {report.deviation:.1e}"
         if not guilty:
-            return f"{worst} when factors or all groups together are moved, though no group alone changes it"
+            scaled = self._guilty_scaling(state, base)
+            return f"{worst} {scaled or 'when all groups are moved together, though no group alone changes it'}"
         parts = []
         for deviation, name in guilty:
             members = next(group.members for group in self.sym.groups if group.name == name)
             listing = ", ".join(f"{tensor} axis {axis}" for tensor, axis in members[:4])
             parts.append(f"{name!r} (by {deviation:.1e}; {listing}{', ...' if len(members) > 4 else ''})")
         return f"{worst}: not a symmetry in group{'s' * (len(parts) > 1)} {'; '.join(parts)}"
+
+    def _guilty_scaling(self, state: Mapping[str, Tensor], base: list[Tensor]) -> str:
+        for scaling in self.sym.scalings:
+            if scaling.exact:
+                change = difference(self.run(self.sym.act(self._factors(scaling), state)), base)
+                if change > TOLERANCE[self.dtype]:
+                    listing = ", ".join(f"{m.tensor} axis {m.axis}" for m in scaling.members[:4])
+                    return f"under the factors {scaling.name!r} (by {change:.1e}; {listing})"
+        return ""
+
+    def _factors(self, scaling: Scaling) -> Element:
+        """Factors of one scaling between 1/2 and 2, or signs."""
+        lead = (scaling.copies, scaling.size) if scaling.over else (scaling.size,)
+        noise = torch.rand(lead, generator=self.generator, dtype=torch.float64) * 2 - 1
+        factor = noise.sign() if scaling.kind == "sign" else torch.exp2(noise)
+        return self.sym.element(scales={scaling.name: factor})
+
+    def worst_approximate(self) -> str | None:
+        """What is wrong with a scaling that is exact but for the epsilon of a norm, at weights of ordinary size."""
+        rough = [scaling for scaling in self.sym.scalings if not scaling.exact]
+        if not rough:
+            return None
+        state = generic(self.given, self.generator)
+        base = self.run(state)
+        element = self._factors(rough[0])
+        for scaling in rough[1:]:
+            element = element @ self._factors(scaling)
+        if difference(self.run(self.sym.act(element, state)), base) < ROUGH:
+            return None
+        changes = [difference(self.run(self.sym.act(self._factors(scaling), state)), base) for scaling in rough]
+        change, scaling = max(zip(changes, rough, strict=True), key=lambda pair: pair[0])
+        return f"the factors {scaling.name!r} are not even nearly a symmetry: the output changes by {change:.1e}"
 
 
 def _plain(output: Any) -> Any:

@@ -8,11 +8,15 @@ from coset.symmetries.tape import NONLINEAR, NORMALISING, Letter, Value
 
 @rule("linear")
 def linear(call: Call) -> Result:
-    x, weight, bias = call.tensor("input"), call.tensor("weight"), call.maybe("bias")
-    batch: list[Letter] = list(range(len(x.axes) - 1))
-    out = call.tape.multiply([(x, [*batch, "in"]), (weight, ["out", "in"][2 - len(weight.axes) :])],
-                             [*batch, *["out"][: len(weight.axes) - 1]])  # fmt: skip
+    out, bias = matrix_map(call, call.tensor("input"), call.tensor("weight")), call.maybe("bias")
     return out if bias is None else call.tape.broadcast("add", [out, bias])
+
+
+def matrix_map(call: Call, x: Value, weight: Value) -> Value:
+    """(..., in), (out, in) -> (..., out), or (in) -> (...)."""
+    batch: list[Letter] = list(range(len(x.axes) - 1))
+    out: list[Letter] = ["out"] if len(weight.axes) == 2 else []
+    return call.tape.multiply([(x, [*batch, "in"]), (weight, [*out, "in"])], [*batch, *out])
 
 
 @rule("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner")
@@ -38,6 +42,26 @@ def addmm(call: Call) -> Result:
         raise NoRuleError("batch is summed")
     out = matrix_product(call, call.tensor(names[0]), call.tensor(names[1]))
     return call.tape.broadcast("add", [call.tensor("self"), out])
+
+
+@rule("linalg_multi_dot", "chain_matmul")
+def multi_dot(call: Call) -> Result:
+    first, *others = call.tensors("tensors" if call.has("tensors") else "matrices")
+    for other in others:
+        first = matrix_product(call, first, other)
+    return first
+
+
+@rule("tensordot")
+def tensordot(call: Call) -> Result:
+    """The axes of `dims_self` are summed against those of `dims_other`, in order."""
+    a, b = call.tensor("self"), call.tensor("other")
+    pairs = dict(zip([d % len(b.axes) for d in call.get("dims_other")],
+                     [d % len(a.axes) for d in call.get("dims_self")], strict=True))  # fmt: skip
+    left: list[Letter] = [("left", d) for d in range(len(a.axes))]
+    right: list[Letter] = [("left", pairs[d]) if d in pairs else ("right", d) for d in range(len(b.axes))]
+    summed = {("left", d) for d in pairs.values()}
+    return call.tape.multiply([(a, left), (b, right)], [x for x in [*left, *right] if x not in summed])
 
 
 @rule("outer", "ger")

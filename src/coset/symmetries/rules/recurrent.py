@@ -1,103 +1,182 @@
-"""Recurrent layers: the gates of a unit move together, and directions are separate units."""
+"""Recurrent layers: the gates of a unit move together, and directions are separate units.
+
+A gate behind a sigmoid has no factor; a unit behind tanh may change sign, one behind ReLU may take a positive
+factor, and its recurrent weights follow.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from coset.symmetries.call import Call, NoRuleError, Result, rule
-from coset.symmetries.rules.blocks import cat_along
-from coset.symmetries.rules.reshape import reshape_to
-from coset.symmetries.tape import NONLINEAR, Exploded, Letter, Value
+from coset.symmetries.rules.blocks import cat_along, take_apart
+from coset.symmetries.rules.linear import matrix_map
+from coset.symmetries.tape import HOMOGENEOUS, LINEAR, NONLINEAR, ODD, Exploded, Letter, Value
 from coset.symmetries.terms import Term, units
 
-GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+@dataclass(frozen=True)
+class Memory:
+    """State of a layer: its output, and for an LSTM the cell."""
+
+    hidden: Value
+    cell: Value | None = None
 
 
-def gated(call: Call, value: Value, gates: int) -> Value:
-    """View the first axis as (gates, units), the gates in their fixed order, and drop any scale."""
-    value = call.tape.map(value, NONLINEAR)
-    if gates == 1:
-        return value
-    wide = call.implode(reshape_to(call, value, [gates, value.shape[0] // gates, *value.shape[1:]]))
-    call.tape.fix(wide.axes[0], "gates of a recurrent layer")
-    return wide
+@dataclass(frozen=True)
+class Gates:
+    """What enters each gate: W x + b from the input, U h + c from the last output."""
+
+    call: Call
+    entering: list[Value]
+    recurrent: list[Value]
+    biases: list[Value]
+
+    @classmethod
+    def of(cls, call: Call, count: int, x: Value, weights: list[Value]) -> Gates:
+        """weights: W, U and perhaps b, c, with the gates stacked along their first axis."""
+        rows = [_apart(call, weight, count) for weight in weights]
+        entering = [matrix_map(call, x, weight) for weight in rows[0]]
+        if len(rows) > 2:
+            entering = [call.tape.broadcast("add", pair) for pair in zip(entering, rows[2], strict=True)]
+        return cls(call, entering, rows[1], rows[3] if len(rows) > 3 else [])
+
+    def again(self, gate: int, hidden: Value) -> Value:
+        out = matrix_map(self.call, hidden, self.recurrent[gate])
+        return self.call.tape.broadcast("add", [out, self.biases[gate]]) if self.biases else out
+
+    def before(self, gate: int, last: Memory | None) -> Value:
+        """The argument of a gate. From zeros the first step has no recurrent part; `tie` adds it."""
+        return self.entering[gate] if last is None else self.after(gate, last.hidden)
+
+    def after(self, gate: int, hidden: Value) -> Value:
+        return self.call.tape.broadcast("add", [self.entering[gate], self.again(gate, hidden)])
+
+    def tie(self, hidden: Value) -> None:
+        """Every later step: the output of the layer enters its gates."""
+        for gate in range(len(self.entering)):
+            self.after(gate, hidden)
 
 
-def cell(
-    call: Call, x: Value, weights: Iterator[Value], gates: int, biases: bool, projected: bool
-) -> tuple[Value, Value]:
-    """One direction of one layer: x (..., in) -> (output, cell) over (..., units)."""
-    head: list[Letter] = ["gate", "unit"] if gates > 1 else ["unit"]
-    places: list[Letter] = list(range(len(x.axes) - 1))
-    w_in, w_rec = gated(call, next(weights), gates), gated(call, next(weights), gates)
-    total = call.tape.multiply([(x, [*places, "in"]), (w_in, [*head, "in"])], [*places, *head])
-    for _ in range(2 * biases):
-        bias = gated(call, next(weights), gates)
-        total = call.tape.add([(total, [*places, *head]), (bias, head)], [*places, *head])
-    over = [len(places)] if gates > 1 else []
-    inner = call.tape.map(total, NONLINEAR, letters=[*places, *head], out=[*places, "unit"], over=over)
-    hidden = inner
-    if projected:
-        w_out = call.tape.map(next(weights), NONLINEAR)
-        hidden = call.tape.multiply([(inner, [*places, "unit"]), (w_out, ["out", "unit"])], [*places, "out"])
-    again = call.tape.multiply([(hidden, [*places, "out"]), (w_rec, [*head, "out"])], [*places, *head])
-    call.tape.add([(total, [*places, *head]), (again, [*places, *head])], [*places, *head])
-    return hidden, inner
+def _apart(call: Call, weight: Value, count: int) -> list[Value]:
+    size = weight.shape[0] // count
+    return take_apart(call, weight, 0, [(k * size, (k + 1) * size) for k in range(count)]) if count > 1 else [weight]
 
 
-@rule(*GATES)
+def _rnn(gates: Gates, last: Memory | None, projection: Value | None) -> Memory:
+    """h' = f(W x + U h + b)"""
+    call = gates.call
+    law = HOMOGENEOUS if "relu" in call.op else ODD
+    hidden = call.tape.map(gates.before(0, last), law)
+    return Memory(hidden)
+
+
+def _gru(gates: Gates, last: Memory | None, projection: Value | None) -> Memory:
+    """n = tanh(W x + b + r (U h + c)), h' = (1 - z) n + z h, with r and z behind sigmoids."""
+    call = gates.call
+    reset, update = (call.tape.map(gates.before(k, last), NONLINEAR) for k in (0, 1))
+
+    def gated(gate: Value, value: Value) -> Value:
+        return call.tape.broadcast("multiply", [gate, value], [1.0, 1.0])
+
+    def candidate(hidden: Value) -> Value:
+        return call.tape.broadcast("add", [gates.entering[2], gated(reset, gates.again(2, hidden))])
+
+    new = gated(update, call.tape.map(candidate(last.hidden) if last else gates.entering[2], ODD))
+    hidden = call.tape.broadcast("add", [new, gated(update, last.hidden if last else new)])
+    candidate(hidden)
+    return Memory(hidden)
+
+
+def _lstm(gates: Gates, last: Memory | None, projection: Value | None) -> Memory:
+    """c' = f c + i tanh(g), h' = o tanh(c'), with i, f and o behind sigmoids; a projection maps h' once more."""
+    call = gates.call
+    before = [gates.before(k, last) for k in range(4)]
+    enter, forget, output = (call.tape.map(before[k], NONLINEAR) for k in (0, 1, 3))
+
+    def gated(gate: Value, value: Value) -> Value:
+        return call.tape.broadcast("multiply", [gate, value], [1.0, 1.0])
+
+    new = gated(enter, call.tape.map(before[2], ODD))
+    kept = last.cell if last and last.cell else new
+    cell = call.tape.broadcast("add", [new, gated(forget, kept)])
+    hidden = gated(output, call.tape.map(cell, ODD))
+    if projection is not None:
+        hidden = matrix_map(call, hidden, projection)
+    return Memory(hidden, cell)
+
+
+Layer = Callable[[Gates, Memory | None, Value | None], Memory]
+LAYERS: dict[str, tuple[int, Layer]] = {
+    "lstm": (4, _lstm),
+    "gru": (3, _gru),
+    "rnn_tanh": (1, _rnn),
+    "rnn_relu": (1, _rnn),
+}
+
+
+@rule(*LAYERS)
 def recurrent(call: Call) -> Result:
     """lstm, gru and rnn over (time, batch, features) or with the batch first."""
     if not call.has("params") or not call.has("input"):
         raise NoRuleError("packed sequence")
-    x = call.tape.map(call.tensor("input"), NONLINEAR)
-    gates, layers = GATES[call.op], call.get("num_layers")
-    directions = 2 if call.get("bidirectional") else 1
-    biases = bool(call.get("has_biases"))
+    x = call.tensor("input")
+    count, layer = LAYERS[call.op]
+    layers, directions = call.get("num_layers"), 2 if call.get("bidirectional") else 1
+    matrices = 4 if call.get("has_biases") else 2
     params = call.tensors("params")
-    projected = len(params) == layers * directions * (5 if biases else 3)
+    projected = len(params) == layers * directions * (matrices + 1)
     weights = iter(params)
-    rows: list[tuple[Value, Value]] = []
     for term in x.axes[:-1]:
         call.tape.fix(term, "order in time")
+    memories: list[Memory] = []
     for _ in range(layers):
-        outs = [cell(call, x, weights, gates, biases, projected) for _ in range(directions)]
-        rows += outs
-        hidden = [out for out, _ in outs]
+        outs = [_direction(call, x, count, layer, weights, matrices, projected) for _ in range(directions)]
+        memories += outs
+        hidden = [out.hidden for out in outs]
         x = hidden[0] if directions == 1 else cat_along(call, hidden, len(x.axes) - 1)
-    given = call.arguments["hx"]
-    for state in [call.number(item) for item in (given if isinstance(given, list) else [given])]:
-        # Zeros leave the units free; any other initial state enters unit by unit.
-        if state not in call.tape.zeros:
-            for row in rows:
-                for value in row:
+    if not _from_zeros(call):
+        for memory in memories:
+            for value in (memory.hidden, memory.cell):
+                if value is not None:
                     call.tape.fix(value.axes[-1], "initial state is given")
-    finals = [Exploded(0, tuple(_last(call, row[k], shape) for row in rows)) for k, shape in enumerate(call.shapes[1:])]
+                    call.tape.map(value, NONLINEAR)
+    rows = [[memory.hidden for memory in memories], [memory.cell for memory in memories if memory.cell]]
+    finals = [
+        Exploded(0, tuple(_last(call, value, shape) for value in row))
+        for row, shape in zip(rows, call.shapes[1:], strict=False)
+    ]
     return [x, *finals]
+
+
+def _direction(
+    call: Call, x: Value, count: int, layer: Layer, weights: Iterator[Value], matrices: int, projected: bool
+) -> Memory:
+    """One direction of one layer, started from zeros: x (..., in) -> hidden (..., units)."""
+    gates = Gates.of(call, count, x, [next(weights) for _ in range(matrices)])
+    memory = layer(gates, None, next(weights) if projected else None)
+    gates.tie(memory.hidden)
+    return memory
+
+
+def _from_zeros(call: Call) -> bool:
+    """Zeros leave the units free; any other initial state enters unit by unit."""
+    given = call.arguments["hx"]
+    states = [call.number(item) for item in (given if isinstance(given, list) else [given])]
+    return all(state in call.tape.zeros for state in states)
 
 
 @rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
 def single_cell(call: Call) -> Result:
     """One step of a recurrent layer; the states given are tied to its units."""
-    gates = GATES[call.op.removesuffix("_cell")]
-    x = call.tape.map(call.tensor("input"), NONLINEAR)
+    count, layer = LAYERS[call.op.removesuffix("_cell")]
     given = call.arguments["hx"]
-    states = [call.tape.map(call.number(item), NONLINEAR) for item in (given if isinstance(given, list) else [given])]
-    places: list[Letter] = list(range(len(x.axes) - 1))
-    head: list[Letter] = ["gate", "unit"] if gates > 1 else ["unit"]
-    w_in, w_rec = (gated(call, call.tensor(name), gates) for name in ("w_ih", "w_hh"))
-    total = call.tape.multiply([(x, [*places, "in"]), (w_in, [*head, "in"])], [*places, *head])
-    again = call.tape.multiply([(states[0], [*places, "out"]), (w_rec, [*head, "out"])], [*places, *head])
-    total = call.tape.add([(total, [*places, *head]), (again, [*places, *head])], [*places, *head])
-    for name in ("b_ih", "b_hh"):
-        bias = call.maybe(name)
-        if bias is not None:
-            total = call.tape.add([(total, [*places, *head]), (gated(call, bias, gates), head)], [*places, *head])
-    over = [len(places)] if gates > 1 else []
-    new = call.tape.map(total, NONLINEAR, letters=[*places, *head], out=[*places, "unit"], over=over)
-    for state in states:
-        new = call.tape.broadcast("multiply", [new, state], [1.0, 1.0])
-    return [new, new] if len(call.shapes) > 1 else new
+    last = Memory(*[call.number(item) for item in (given if isinstance(given, list) else [given])])
+    weights = [call.tensor("w_ih"), call.tensor("w_hh"), call.maybe("b_ih"), call.maybe("b_hh")]
+    gates = Gates.of(call, count, call.tensor("input"), [weight for weight in weights if weight is not None])
+    new = layer(gates, last, None)
+    return [new.hidden, new.cell] if new.cell is not None else new.hidden
 
 
 def _last(call: Call, value: Value, shape: tuple[int, ...]) -> Value:
@@ -107,4 +186,4 @@ def _last(call: Call, value: Value, shape: tuple[int, ...]) -> Value:
     fresh: dict[Letter, Term] = {letter: call.tape.fixed(size, "batch") for letter, size in
                                  zip(batch, shape[1:], strict=False)}  # fmt: skip
     fresh["layer"] = units(1)
-    return call.tape.map(value, NONLINEAR, letters=letters, out=["layer", *batch, "unit"], fresh=fresh)
+    return call.tape.map(value, LINEAR, letters=letters, out=["layer", *batch, "unit"], fresh=fresh)
