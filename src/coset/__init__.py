@@ -12,26 +12,71 @@ from coset._version import __version__
 from coset.errors import CosetError, DataError, ModelError, StateError, SymmetryError
 
 if TYPE_CHECKING:
+    # From the files themselves: in an import cycle mypy takes `coset.inference.fit` for the file.
+    from coset.alignment.api import align, align_many
+    from coset.alignment.merge import merge
+    from coset.inference.fit import fit
+    from coset.inference.map import MAP
+    from coset.paths.barrier import barrier
+    from coset.paths.geodesic import geodesic
+    from coset.paths.mixture import mixture
+    from coset.solutions.dirac import Dirac
+    from coset.solutions.evaluate import evaluate
+    from coset.solutions.gaussian import Gaussian
+    from coset.solutions.load import load
+    from coset.solutions.mixture import Mixture
+    from coset.solutions.predict import predict
+    from coset.solutions.wasserstein import wasserstein
     from coset.symmetries import Element, Group, Symmetry, symmetry
 
 __all__ = [
+    "MAP",
     "CosetError",
     "DataError",
+    "Dirac",
     "Element",
+    "Gaussian",
     "Group",
+    "Mixture",
     "ModelError",
     "StateError",
     "Symmetry",
     "SymmetryError",
     "__version__",
+    "align",
+    "align_many",
+    "barrier",
+    "evaluate",
+    "fit",
+    "geodesic",
+    "load",
+    "merge",
+    "mixture",
+    "predict",
     "symmetry",
+    "wasserstein",
 ]
 
 _HOMES = {
+    "Dirac": "coset.solutions",
     "Element": "coset.symmetries",
+    "Gaussian": "coset.solutions",
     "Group": "coset.symmetries",
+    "MAP": "coset.inference",
+    "Mixture": "coset.solutions",
     "Symmetry": "coset.symmetries",
+    "align": "coset.alignment",
+    "align_many": "coset.alignment",
+    "barrier": "coset.paths",
+    "evaluate": "coset.solutions",
+    "fit": "coset.inference",
+    "geodesic": "coset.paths",
+    "load": "coset.solutions",
+    "merge": "coset.alignment",
+    "mixture": "coset.paths",
+    "predict": "coset.solutions",
     "symmetry": "coset.symmetries",
+    "wasserstein": "coset.solutions",
 }
 
 

@@ -5,9 +5,8 @@ Nothing read here can run code: safetensors holds bytes and shapes only, and pic
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -44,22 +43,50 @@ DTYPES = {
 }
 
 
+class Shard:
+    """One safetensors file: what it holds, read once, and its tensors, read from the file each time.
+
+    The file is opened for each tensor and closed again: as long as a file is mapped, all that was ever read of it
+    counts as memory of this process. A file that changes meanwhile is refused.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.stamp = path, _stamp(path)
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            self.codes = {name: str(part.get_dtype()) for name, part in slices.items()}
+            self.shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
+            self.metadata: dict[str, str] = file.metadata() or {}
+
+    def read(self, name: str) -> Tensor:
+        """A tensor of its own, not a view of the mapped file, whose writes the next reader would see."""
+        if not self.path.is_file() or _stamp(self.path) != self.stamp:
+            raise StateError(f"{self.path} was changed or removed while it was in use.")
+        with safe_open(self.path, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name).clone()
+        return tensor
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 class LazyState(Mapping[str, Tensor]):
     """A read-only State over safetensors files, which reads one tensor at each access; see `open_state`.
 
     `metadata` is the text stored beside the tensors, of all files together.
     """
 
-    def __init__(self, shards: Mapping[str, Any]) -> None:
-        """`shards` gives for each tensor name the open safetensors file that holds it."""
+    def __init__(self, shards: Mapping[str, Shard]) -> None:
+        """`shards` gives for each tensor name the file that holds it."""
         self._shards = dict(shards)
         self.metadata: dict[str, str] = {}
         for shard in {id(shard): shard for shard in self._shards.values()}.values():
-            self.metadata.update(shard.metadata() or {})
+            self.metadata.update(shard.metadata)
 
     def __getitem__(self, name: str) -> Tensor:
-        # safetensors returns a view of the mapped file, whose writes the next reader would see.
-        return self._shards[name].get_tensor(name).clone()  # type: ignore[no-any-return]
+        return self._shards[name].read(name)
 
     def __contains__(self, name: object) -> bool:
         return name in self._shards  # the inherited test would read the tensor
@@ -72,11 +99,15 @@ class LazyState(Mapping[str, Tensor]):
 
     def shape(self, name: str) -> torch.Size:
         """The shape of a tensor, without reading it."""
-        return torch.Size(self._shards[name].get_slice(name).get_shape())
+        return torch.Size(self._shards[name].shapes[name])
 
     def dtype(self, name: str) -> torch.dtype:
         """The dtype of a tensor, without reading it."""
-        return DTYPES[self._shards[name].get_slice(name).get_dtype()]
+        return DTYPES[self._shards[name].codes[name]]
+
+    def layout(self, names: Iterable[str]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """The dtype and shape of tensors, without reading them."""
+        return {name: (self.dtype(name), tuple(self.shape(name))) for name in names}
 
 
 def open_state(path: str | Path) -> LazyState:
@@ -95,7 +126,7 @@ def open_state(path: str | Path) -> LazyState:
         return LazyState(_open_index(path))
     if path.suffix == ".safetensors":
         shard = _open_shard(path)
-        return LazyState(dict.fromkeys(shard.keys(), shard))
+        return LazyState(dict.fromkeys(shard.shapes, shard))
     raise StateError(f"{path} cannot be read one tensor at a time: its name must end in .safetensors.")
 
 
@@ -146,18 +177,18 @@ def save_state(state: State, path: str | Path, metadata: Mapping[str, str] | Non
         raise StateError(f"{path} cannot be written: {_reason(error)}.") from error
 
 
-def _open_shard(path: Path) -> Any:
+def _open_shard(path: Path) -> Shard:
     try:
-        shard: Any = safe_open(path, framework="pt")
+        shard = Shard(path)
     except (OSError, SafetensorError) as error:
         raise StateError(f"{path} is not a complete safetensors file: {_reason(error)}.") from error
-    for name in shard.keys():  # noqa: SIM118 (not a mapping)
-        if (dtype := shard.get_slice(name).get_dtype()) not in DTYPES:
-            raise StateError(f"Tensor '{name}' in {path} has dtype {dtype}, which torch cannot hold.")
+    for name, code in shard.codes.items():
+        if code not in DTYPES:
+            raise StateError(f"Tensor '{name}' in {path} has dtype {code}, which torch cannot hold.")
     return shard
 
 
-def _open_index(path: Path) -> dict[str, Any]:
+def _open_index(path: Path) -> dict[str, Shard]:
     """The open shard of each tensor that the index `{"weight_map": {tensor: shard file}}` names."""
     try:
         index = json.loads(path.read_text(encoding="utf-8"))
@@ -172,7 +203,7 @@ def _open_index(path: Path) -> dict[str, Any]:
         if Path(file).name != file or not (path.parent / file).is_file():
             raise StateError(f"{path} names the shard '{file}', which is not a file in its folder.")
         shards[file] = _open_shard(path.parent / file)
-        held, listed = set(shards[file].keys()), {n for n, f in weight_map.items() if f == file}
+        held, listed = set(shards[file].shapes), {n for n, f in weight_map.items() if f == file}
         if listed - held:
             raise StateError(f"{path} puts '{min(listed - held)}' in the shard {file}, which lacks it.")
         if held - listed:

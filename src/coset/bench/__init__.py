@@ -13,7 +13,11 @@ from coset.errors import CosetError
 
 __all__ = ["BENCHES", "Result", "run"]
 
-BENCHES = {"symmetry": "is the function preserved? coset and rebasin on an MLP, a ResNet and two ViTs"}
+BENCHES = {
+    "align": "matching the weights of trained networks: coset, rebasin and plain scipy",
+    "symmetry": "is the function preserved? coset and rebasin on an MLP, a ResNet and two ViTs",
+    "lap": "how fast is exact assignment? coset and scipy, cold and warm, on matrices up to 8192 x 8192",
+}
 
 
 def run(name: str, seed: int = 0, say: Callable[[str], None] = lambda text: None) -> Result:

@@ -47,6 +47,23 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn at random.", min=0)]
+Model = Annotated[str, typer.Option("--model", help="A name of the zoo, such as resnet20, or module:factory.")]
+Arguments = Annotated[str | None, typer.Option("--args", help="Arguments of the factory, as a JSON object.")]
+Inputs = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input", help="An example input, such as 2x3x32x32 or 2x16:int<100; by default the model's own example."
+    ),
+]
+Spec = Annotated[
+    Path | None,
+    typer.Option("--symmetry", help="Read the symmetry from a .json file, as `coset inspect --output` writes it."),
+]
+Meta = Annotated[bool, typer.Option("--meta", help="Build the model without weights, to save memory.")]
+Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu or cuda.")]
+Checkpoint = Annotated[
+    Path, typer.Argument(help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors.")
+]
 
 
 def _show_version(wanted: bool) -> None:
@@ -95,12 +112,123 @@ def inspect(
     run(Request(model, checkpoint, args, tuple(input or ()), plot, output, strict, meta), as_json=json)
 
 
+@app.command(
+    epilog="Example: coset align a.safetensors b.safetensors --model resnet20 -o b-aligned.safetensors"
+    "\n\nExample: coset align llama-a llama-b --model nets:llama --meta --input 1x8:int<32000 -o llama-aligned"
+)
+def align(
+    first: Checkpoint,
+    second: Checkpoint,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The aligned second: .safetensors, or a folder for shards.")
+    ],
+    model: Model = "",
+    method: Annotated[
+        str, typer.Option(help="weights, activations or sinkhorn; the last two need --data.")
+    ] = "weights",
+    data: Annotated[str | None, typer.Option(help="A data set, such as mnist, for the methods that run it.")] = None,
+    restarts: Annotated[int, typer.Option(help="Starts; all but the first are random.", min=1)] = 1,
+    scale: Annotated[bool, typer.Option("--scale", help="Also match the positive factors of ReLU units.")] = False,
+    args: Arguments = None,
+    input: Inputs = None,
+    symmetry: Spec = None,
+    meta: Meta = False,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Permute the units of the second checkpoint to match the first; it computes the same function as before."""
+    from coset.cli.align import Net, Request, run
+
+    net = Net.of(model, args, input, symmetry, meta, device)
+    run(Request(first, second, output, net, method, data, restarts, scale, seed), as_json=json)
+
+
+@app.command(
+    epilog="Example: coset merge a.safetensors b.safetensors c.safetensors --model resnet20 -o merged.safetensors"
+)
+def merge(
+    checkpoints: Annotated[list[Path], typer.Argument(help="Two checkpoints or more.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The merged checkpoint: .safetensors.")],
+    model: Model = "",
+    weights: Annotated[
+        str | None, typer.Option(help="A weight for each, separated by commas; equal ones if not given.")
+    ] = None,
+    method: Annotated[str, typer.Option(help="weights, activations or sinkhorn.")] = "weights",
+    data: Annotated[
+        str | None, typer.Option(help="A data set, such as cifar10: repairs norm statistics on it, and evaluates.")
+    ] = None,
+    reference: Annotated[
+        int | None, typer.Option(help="Align all to this one, counted from 0; by default jointly to their barycenter.")
+    ] = None,
+    args: Arguments = None,
+    input: Inputs = None,
+    symmetry: Spec = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Align checkpoints, average them, and repair their norm statistics."""
+    from coset.cli.align import Net
+    from coset.cli.merge import Request, run
+
+    net = Net.of(model, args, input, symmetry, False, device)
+    run(Request(tuple(checkpoints), output, net, weights, method, data, reference, seed), as_json=json)
+
+
+@app.command(
+    epilog="Example: coset barrier a.safetensors b.safetensors --model mlp:784-512-10 --data mnist --html barrier.html"
+)
+def barrier(
+    first: Checkpoint,
+    second: Checkpoint,
+    model: Model,
+    data: Annotated[str, typer.Option(help="A data set, such as mnist: the loss is that of its test split.")],
+    method: Annotated[
+        list[str] | None, typer.Option(help="How to align: weights, activations or sinkhorn. Repeat it to compare.")
+    ] = None,
+    points: Annotated[int, typer.Option(help="Points of the path, with both ends.", min=2)] = 25,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Also recompute batch-norm statistics on training data at each point.")
+    ] = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with the curves: .html.")] = None,
+    args: Arguments = None,
+    input: Inputs = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Measure the loss between two checkpoints, before and after alignment."""
+    from coset.cli.align import Net
+    from coset.cli.barrier import Request, run
+
+    net = Net.of(model, args, input, None, False, device)
+    methods = tuple(method or ["weights"])
+    run(Request(first, second, net, data, methods, points, repair, html, seed), as_json=json)
+
+
+@app.command(
+    epilog="Example: coset apply b-aligned.element.safetensors b-later.safetensors -o later-aligned.safetensors"
+)
+def apply(
+    element: Annotated[Path, typer.Argument(help="The .element.safetensors that `coset align` wrote.")],
+    checkpoint: Checkpoint,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The moved checkpoint: .safetensors, or a folder.")],
+    inverse: Annotated[bool, typer.Option("--inverse", help="Undo the permutation instead.")] = False,
+    json: Json = False,
+) -> None:
+    """Replay an alignment on another checkpoint of the same layout, without a model."""
+    from coset.cli.apply import Request, run
+
+    run(Request(element, checkpoint, output, inverse), as_json=json)
+
+
 @app.command(epilog="Example: coset demo --out out/demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for what it draws.")] = Path("out/demo"),
     seed: Seed = 0,
 ) -> None:
-    """Train two small networks, find their symmetry, and move one without changing what it computes."""
+    """Train two small networks, find their symmetry, move one without changing what it computes, align and merge."""
     from coset.cli.demo import run
 
     run(out, seed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -14,6 +15,7 @@ from rich.text import Text
 
 # Without a terminal rich assumes 80 columns; in fewer, tables are better broken by the terminal than by rich.
 PLAIN_WIDTH, NARROWEST = 120, 80
+PAUSE = 5.0  # seconds between lines about small steps
 
 
 def stdout() -> Console:
@@ -40,20 +42,34 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], num
     return made
 
 
-@contextmanager
-def steps(quiet: bool = False) -> Iterator[Callable[[str], None]]:
-    """Yield a function that says on stderr what goes on: on a terminal beside a spinner, else as a line.
+class Steps:
+    """Says what goes on: call it for each stage of the work, `tick` for each small step within one."""
 
-    When quiet it says nothing.
-    """
+    def __init__(self, say: Callable[[str], None], pause: float) -> None:
+        self._say, self._pause = say, pause
+        self._last = time.monotonic()
+
+    def __call__(self, text: str) -> None:
+        self._last = time.monotonic()
+        self._say(text)
+
+    def tick(self, text: str) -> None:
+        """Heard at most once in a while: a log wants to know that work goes on, not each step."""
+        if time.monotonic() - self._last >= self._pause:
+            self(text)
+
+
+@contextmanager
+def steps(quiet: bool = False) -> Iterator[Steps]:
+    """Yield what says on stderr what goes on: on a terminal beside a spinner, else as lines; nothing when quiet."""
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     if quiet:
-        yield lambda text: None
+        yield Steps(lambda text: None, 0.0)
     elif console.is_terminal:
         with console.status("") as status:
-            yield lambda text: status.update(Text(text))  # a model may be called `[0]`, which is not markup
+            yield Steps(lambda text: status.update(Text(text)), 0.0)  # Text, since `[0]` is not markup
     else:
-        yield lambda text: typer.echo(f"{text} ...", err=True)
+        yield Steps(lambda text: typer.echo(f"{text} ...", err=True), PAUSE)
 
 
 def complain(kind: str, message: str) -> None:

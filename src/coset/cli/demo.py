@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +14,23 @@ from torch import Tensor, nn
 
 from coset import data, zoo
 from coset import state as states
+from coset.alignment import align, barycenter
 from coset.cli import console, outputs
+from coset.inference import MAP, Epoch, fit
+from coset.paths import barrier, geodesic
+from coset.paths.repair import recompute_norms
 from coset.report import blocks, save
+from coset.report.barrier import barriers
 from coset.report.repeats import plural
+from coset.solutions import Dirac
 from coset.symmetries import Symmetry, symmetry
 from coset.symmetries.verify import difference
 
 # Batch norm on purpose: its statistics must move along with the units.
 MODEL = "resnet20:in_channels=1"
-EPOCHS = 4
 BATCH = 64
-RATE = 2e-3
+METHOD = MAP(epochs=4, batch_size=BATCH, schedule="onecycle")
+POINTS = 9
 
 
 @dataclass(frozen=True)
@@ -49,53 +55,56 @@ def one_thread() -> Iterator[None]:
 
 
 def run(out: Path, seed: int) -> None:
-    """Train, infer, move, compare, draw and print."""
+    """Train, infer, move, align, merge, compare, draw and print."""
     start = time.perf_counter()
-    picture = out / "blocks.png"
+    picture, curves = out / "blocks.png", out / "barrier.png"
     with outputs.writing("--out", out):
         out.mkdir(parents=True, exist_ok=True)
     with one_thread(), console.steps() as say:
         say("reading the digits")
         digits = data.load("digits")
-        models = []
-        for number, name in enumerate("AB"):
-            say(f"training network {name}, {MODEL}, for {EPOCHS} epochs")
-            models.append(train(digits.train, seed + number))
-        say("inferring and verifying their symmetry")
-        sym = symmetry(models[0], (digits.test.inputs[:BATCH],))
-        say("comparing")
-        a, b = (states.of(model) for model in models)
-        moved = sym.act(sym.random(torch.Generator().manual_seed(seed)), a)
-        networks = {
-            "A": a,
-            "A moved by a random element": moved,
-            "halfway from A to A moved": states.lerp(a, moved, 0.5),
-            "B": b,
-            "halfway from A to B": states.lerp(a, b, 0.5),
-        }
-        points = [compare(name, a, state, models[0], digits.test) for name, state in networks.items()]
-        with outputs.writing("--out", picture):
-            save(blocks(sym, MODEL), picture)
-    show(sym, points)
-    console.stdout().print(f"picture: {picture}    {time.perf_counter() - start:.1f} s in all")
-
-
-def train(split: data.Split, seed: int) -> nn.Module:
-    """A network trained by AdamW on cross-entropy, with a one-cycle learning rate."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
         model = zoo.build(MODEL)
-    generator = torch.Generator().manual_seed(seed)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0.01)
-    steps = EPOCHS * -(-len(split) // BATCH)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, RATE, total_steps=steps)
-    for _ in range(EPOCHS):
-        for inputs, targets in split.minibatches(BATCH, generator):
-            optimizer.zero_grad()
-            loss = nn.functional.cross_entropy(model(inputs), targets)
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            schedule.step()
+        say(f"training networks A and B, {MODEL}, for {METHOD.epochs} epochs")
+        first, second = fit(model, digits.train, METHOD, replicas=2, seed=seed, progress=_epochs(say))
+        say("inferring and verifying their symmetry")
+        sym = symmetry(_with(model, first.mean), (digits.test.inputs[:BATCH],))
+        moved = first.push(sym, sym.random(torch.Generator().manual_seed(seed)))
+        say("aligning, averaging and repairing")
+        back = align(first, moved, sym)
+        match = align(first, second, sym, "activations", model, digits.train)
+        aligned = second.push(sym, match.element)
+        halfway = barycenter([first, aligned])
+        merged = Dirac(recompute_norms(model, halfway.mean, digits.train))
+        networks = {
+            "A": first,
+            "A moved by a random element": moved,
+            "halfway from A to A moved": barycenter([first, moved]),
+            "A moved, aligned back to A": moved.push(sym, back.element),
+            "B": second,
+            "halfway from A to B": barycenter([first, second]),
+            "B aligned to A": aligned,
+            "halfway from A to B aligned": halfway,
+            "the same, batch norm repaired": merged,
+        }
+        points = [compare(name, first.mean, one.mean, model, digits.test) for name, one in networks.items()]
+        say("measuring the loss between A and B")
+        paths = {
+            "not aligned": barrier(geodesic(first, second), model, digits.test, POINTS),
+            "aligned and repaired": barrier(geodesic(first, aligned), model, digits.test, POINTS, repair=digits.train),
+        }
+        with outputs.writing("--out", out):
+            save(blocks(sym, MODEL), picture)
+            save(barriers(paths), curves)
+    show(sym, points)
+    console.stdout().print(f"pictures: {picture} and {curves}    {time.perf_counter() - start:.1f} s in all")
+
+
+def _epochs(say: console.Steps) -> Callable[[Epoch], None]:
+    return lambda epoch: say.tick(f"network {'AB'[epoch.replica]}: epoch {epoch.epoch} of {epoch.epochs}")
+
+
+def _with(model: nn.Module, state: states.State) -> nn.Module:
+    model.load_state_dict(dict(state))
     return model.eval()
 
 
@@ -125,4 +134,7 @@ def show(sym: Symmetry, points: list[Point]) -> None:
     rows = [(p.name, f"{p.distance:.0%}", f"{p.change:.1e}", f"{p.accuracy:.1%}") for p in points]
     out.print()
     out.print(console.table("Networks beside A", columns, rows, numbers=columns[1:]))
-    out.print("\nThe moved network is as far from A as B is, and computes the same function.")
+    out.print(
+        "\nThe moved network is as far from A as B is, and computes the same function: alignment undoes the move."
+    )
+    out.print("Halfway to B nothing works; halfway to B aligned to A, with its statistics recomputed, most of it does.")

@@ -41,12 +41,12 @@ def build(spec: str, arguments: str | None, meta: bool = False) -> nn.Module:
         return zoo.build(spec, given)
 
 
-def load(model: nn.Module, path: Path) -> None:
-    """Put a checkpoint's weights into the model; tensors it does not know are named and left out."""
+def load(model: nn.Module, path: Path, quiet: bool = False) -> None:
+    """Put a checkpoint's weights into the model; tensors it does not know are left out, and named unless quiet."""
     found = load_state(path)
     own = states.of(model)
     unknown = [name for name in found if name not in own]
-    if unknown:
+    if unknown and not quiet:
         shown = ", ".join(f"'{name}'" for name in unknown[:_LISTED])
         more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
         console.complain("warning", f"{path} has tensors that the model does not know, left out: {shown}{more}.")

@@ -56,7 +56,8 @@ def symmetry(
     traced = trace(model, args, kwargs)
     exported = time.perf_counter()
     inference = infer(traced, strict)
-    found = build(inference, traced.aliases)
+    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    found = replace(build(inference, traced.aliases), buffers=frozenset(buffers & traced.aliases.keys()))
     inferred = time.perf_counter()
     seconds = {"export": exported - start, "inference": inferred - exported, "verification": 0.0}
     real = not any(tensor.is_meta for tensor in model.state_dict().values())

@@ -46,6 +46,8 @@ class Symmetry:
         groups of units with a free positive factor or sign
     fixed
         what could not be used, and why
+    buffers
+        the state tensors that are not trained, such as running statistics
     """
 
     sets: Mapping[str, IndexSet]
@@ -54,6 +56,7 @@ class Symmetry:
     fixed: tuple[FixedAxis, ...] = ()
     verification: Verification | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
+    buffers: frozenset[str] = frozenset()
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -151,6 +154,7 @@ class Symmetry:
             "tensors": {name: [spec.axis_to_json(axis) for axis in axes] for name, axes in self.axes.items()},
             "scalings": {scaling.name: spec.scaling_to_json(scaling) for scaling in self.scalings},
             "fixed": [[f.tensor, f.axis, f.size, f.op, f.reason] for f in self.fixed],
+            "buffers": [name for name in self.axes if name in self.buffers],
         }
         return json.dumps(raw, indent=1)
 
@@ -168,7 +172,7 @@ class Symmetry:
             spec.check_bases(where, axes[tensor], sets)
         scalings = tuple(spec.scaling_from_json(n, r, sets, axes) for n, r in raw.get("scalings", {}).items())
         fixed = tuple(FixedAxis(*entry) for entry in raw.get("fixed", ()))
-        return cls(sets, axes, scalings, fixed)
+        return cls(sets, axes, scalings, fixed, buffers=frozenset(raw.get("buffers", ())))
 
 
 def simplify(axis: Axis) -> Axis:

@@ -4,6 +4,7 @@
      "tensors": {"0.weight": ["hidden", 784], "0.bias": ["hidden"], "1.weight": [10, "hidden"],
                  "qkv.weight": [{"concat": [["heads", "inner"], ["heads", "inner"], ["heads", "value"]]}, 64]}}
 
+Tensors that are not trained, such as running statistics, may be listed under "buffers": costs leave them out.
 An axis is the name of a group, a number (a fixed order of that many positions), a list (a product, outermost
 first), or ``{"concat": [...]}`` or ``{"interleave": [...]}``.
 """
@@ -203,4 +204,7 @@ def parse(text: str) -> dict[str, Any]:
     fixed = raw.get("fixed", [])
     if not isinstance(fixed, list) or not all(isinstance(entry, list) and len(entry) == 5 for entry in fixed):
         raise SymmetryError("'fixed' must be a list of [tensor, axis, size, op, reason]")
+    buffers = raw.get("buffers", [])
+    if not isinstance(buffers, list) or not all(name in raw["tensors"] for name in buffers):
+        raise SymmetryError("'buffers' must be a list of names that stand under 'tensors'")
     return raw

@@ -309,6 +309,8 @@ class _Runner:
             return None
         changes = [difference(self.run(self.sym.act(self._factors(scaling), state)), base) for scaling in rough]
         change, scaling = max(zip(changes, rough, strict=True), key=lambda pair: pair[0])
+        if change < ROUGH:
+            return None
         return f"the factors {scaling.name!r} are not even nearly a symmetry: the output changes by {change:.1e}"
 
 

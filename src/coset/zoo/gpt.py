@@ -121,8 +121,7 @@ class GPT(nn.Module):
         self.vocab = vocab
         self.context = context
         self.embedding = nn.Embedding(vocab, dim)
-        nn.init.normal_(self.embedding.weight, std=0.02)
-        self.positions = None if rope else nn.Parameter(0.02 * torch.randn(context, dim))
+        self.positions = None if rope else nn.Parameter(torch.empty(context, dim))
         self.blocks = nn.Sequential(
             *(
                 GPTBlock(
@@ -136,6 +135,13 @@ class GPT(nn.Module):
         )
         self.norm = _norm(norm, dim)
         self.head = None if tied else nn.Linear(dim, vocab, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the embeddings anew; the inner modules have a method of this name themselves."""
+        nn.init.normal_(self.embedding.weight, std=0.02)
+        if self.positions is not None:
+            nn.init.normal_(self.positions, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
         t = tokens.shape[1]

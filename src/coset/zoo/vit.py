@@ -67,12 +67,19 @@ class ViT(nn.Module):
         require_choice("ViT", "pool", pool, ("cls", "mean"))
         self.input_shape = (in_channels, image_size, image_size)
         self.patches = nn.Conv2d(in_channels, dim, patch, patch)
-        self.cls = nn.Parameter(0.02 * torch.randn(1, 1, dim)) if pool == "cls" else None
+        self.cls = nn.Parameter(torch.empty(1, 1, dim)) if pool == "cls" else None
         tokens = (image_size // patch) ** 2 + (pool == "cls")
-        self.positions = nn.Parameter(0.02 * torch.randn(1, tokens, dim))
+        self.positions = nn.Parameter(torch.empty(1, tokens, dim))
         self.blocks = nn.Sequential(*(ViTBlock(dim, heads) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, classes)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the class token and the positions anew; the inner modules have a method of this name themselves."""
+        for p in (self.cls, self.positions):
+            if p is not None:
+                nn.init.normal_(p, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
         if x.shape[1:] != self.input_shape:

@@ -1,6 +1,6 @@
 """The same symmetry on the CPU and on CUDA: inference, verification and the action, for the reference nets.
 
-python bench/cuda.py [--out F.json]
+python bench/devices.py [--out F.json]
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="write the figures as JSON")
     options = parser.parse_args()
     record = {
-        "command": "python bench/cuda.py",
+        "command": "python bench/devices.py",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(),

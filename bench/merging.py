@@ -1,0 +1,215 @@
+"""Alignment and merging of trained networks, the experiments of docs/align.md.
+
+python bench/merging.py mnist      [--device cuda] [--out F.json]   two MLPs: barriers by each method
+python bench/merging.py cifar10    [--device cuda] [--out F.json]   two ResNet20, width 4, batch norm: halfway accuracy
+python bench/merging.py ten        [--device cuda] [--out F.json]   ten MLPs merged into one
+python bench/merging.py population [--out F.json]                   2000 small MLPs aligned to a reference
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import coset
+from coset import data, zoo
+from coset.alignment import ManyMatch, PopulationMatch, barycenter
+from coset.files import write_json
+from coset.solutions import Solution
+
+MLP = "mlp:784-512-512-512-10"
+RESNET = "resnet20:width=4"
+SMALL = (784, 10, 10)
+
+
+def main() -> None:
+    """Run one experiment."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", choices=list(EXPERIMENTS))
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--epochs", type=int, help="fewer for a trial")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    start = time.perf_counter()
+    found = EXPERIMENTS[options.name](options.device, options.epochs)
+    found |= {
+        "command": f"python bench/merging.py {options.name} --device {options.device}",
+        "seconds": time.perf_counter() - start,
+        "device": torch.cuda.get_device_name() if options.device != "cpu" else f"{torch.get_num_threads()} CPU cores",
+        "versions": {"coset": coset.__version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+    print(json.dumps(found, indent=1))
+    if options.out is not None:
+        write_json(options.out, found)
+
+
+def trained(
+    spec: str, split: data.Split, method: coset.MAP, replicas: int, device: str
+) -> tuple[torch.nn.Module, list[Solution]]:
+    """Networks from independent seeds."""
+    model = zoo.build(spec).to(device)
+
+    def say(epoch: Any) -> None:
+        if epoch.epoch % 10 == 0 or epoch.epoch == epoch.epochs:
+            print(f"replica {epoch.replica} epoch {epoch.epoch}: {epoch.loss:.4f} {epoch.accuracy:.4f}", flush=True)
+
+    return model, coset.fit(model, split, method, replicas=replicas, seed=0, device=device, progress=say)
+
+
+def mnist(device: str, epochs: int | None) -> dict[str, Any]:
+    """Naive and aligned barriers of two MLPs trained by SGD."""
+    sets = data.load("mnist", device=device)
+    method = coset.MAP(optimizer="sgd", rate=0.1, momentum=0.9, epochs=epochs or 30, batch_size=500)
+    model, (a, b) = trained(MLP, sets.train, method, 2, device)
+    sym = coset.symmetry(model, (sets.test.inputs[:8],))
+    rows: dict[str, Any] = {}
+    for name in ("not aligned", "weights", "activations", "sinkhorn"):
+        start, moved = time.perf_counter(), b
+        if name != "not aligned":
+            match = coset.align(a, b, sym, name, model, sets.train)
+            moved = b.push(sym, match.element)
+        seconds = time.perf_counter() - start
+        path = coset.geodesic(a, moved)
+        results = {split: coset.barrier(path, model, getattr(sets, split)) for split in ("test", "train")}
+        rows[name] = {
+            "test barrier": results["test"].height,
+            "train barrier": results["train"].height,
+            "loss": results["test"].loss,
+            "accuracy": results["test"].accuracy,
+            "seconds of alignment": seconds,
+        }
+        print(name, {k: v for k, v in rows[name].items() if not isinstance(v, tuple)}, flush=True)
+    return {"model": MLP, "data": "mnist", "epochs": method.epochs, "paths": rows}
+
+
+def cifar10(device: str, epochs: int | None) -> dict[str, Any]:
+    """Halfway accuracy of two ResNets: naive, aligned, and with batch-norm statistics recomputed."""
+    sets = data.load("cifar10", device=device)
+    method = coset.MAP(
+        optimizer="sgd", rate=0.2, momentum=0.9, weight_decay=5e-4, epochs=epochs or 40, batch_size=500,
+        schedule="onecycle", augment=True, precision="bfloat16",
+    )  # fmt: skip
+    model, (a, b) = trained(RESNET, sets.train, method, 2, device)
+    sym = coset.symmetry(model, (sets.test.inputs[:8],))
+    statistics = data.Split(sets.train.inputs[:10000], sets.train.targets[:10000])
+    rows: dict[str, Any] = {}
+    for name in ("not aligned", "weights", "activations"):
+        start, moved = time.perf_counter(), b
+        if name != "not aligned":
+            moved = b.push(sym, coset.align(a, b, sym, name, model, statistics).element)
+        seconds = time.perf_counter() - start
+        for repair in (None, statistics):
+            found = coset.barrier(coset.geodesic(a, moved), model, sets.test, points=11, repair=repair)
+            assert found.accuracy is not None
+            rows[name + (", repaired" if repair is not None else "")] = {
+                "test barrier": found.height,
+                "halfway accuracy": found.accuracy[5],
+                "accuracy of the ends": [found.accuracy[0], found.accuracy[-1]],
+                "accuracy": found.accuracy,
+                "loss": found.loss,
+                "seconds of alignment": seconds,
+            }
+        print(name, seconds, {k: v["halfway accuracy"] for k, v in rows.items()}, flush=True)
+    return {"model": RESNET, "data": "cifar10", "epochs": method.epochs, "paths": rows}
+
+
+def ten(device: str, epochs: int | None) -> dict[str, Any]:
+    """Ten MLPs merged: star and joint alignment, repaired or not, beside the plain average."""
+    sets = data.load("mnist", device=device)
+    method = coset.MAP(optimizer="sgd", rate=0.1, momentum=0.9, epochs=epochs or 20, batch_size=500)
+    model, ends = trained(MLP, sets.train, method, 10, device)
+    sym = coset.symmetry(model, (sets.test.inputs[:8],))
+
+    def accuracy(solution: Solution) -> float:
+        return coset.evaluate(solution, model, sets.test).accuracy
+
+    found: dict[str, Any] = {"average of the ends": sum(map(accuracy, ends)) / 10}
+    found["plain average"] = accuracy(barycenter(ends))
+    for name, reference in (("star", 0), ("joint", None)):
+        match = coset.align_many(ends, sym, reference)
+        assert isinstance(match, ManyMatch)
+        moved = [one.push(sym, element) for one, element in zip(ends, match.elements, strict=True)]
+        merged = coset.merge(ends, sym, model=model, data=sets.train, reference=reference)
+        around = sym.identity()
+        for i in range(10):
+            around = match.between(i, (i + 1) % 10) @ around
+        found[name] = {
+            "merged": accuracy(barycenter(moved)),
+            "merged and repaired": accuracy(merged),
+            "objective": match.objective,
+            "seconds": match.seconds,
+            "cycle is the identity": all(
+                torch.equal(around[group.name].cpu(), torch.arange(group.size)) for group in sym.groups
+            ),
+        }
+        print(name, found[name], flush=True)
+    return {"model": MLP, "data": "mnist", "epochs": method.epochs, **found}
+
+
+def population(device: str, epochs: int | None) -> dict[str, Any]:
+    """2000 MLPs 784-10-10, trained together for a while, aligned to the first in one call."""
+    sets = data.load("mnist", flatten=True)
+    states = _small_networks(2000, sets.train, 200)
+    model = zoo.build("mlp:" + "-".join(map(str, SMALL)))
+    sym = coset.symmetry(model, (sets.test.inputs[:8],))
+    match = coset.align_many(states, sym, 0)
+    assert isinstance(match, PopulationMatch)
+    before, after = (_distance(s) for s in (states, sym.act(match.element, states)))
+    return {
+        "networks": 2000,
+        "seconds of alignment": match.seconds,
+        "sweeps": match.sweeps,
+        "mean distance to the reference before": before,
+        "mean distance to the reference after": after,
+    }
+
+
+def _distance(states: dict[str, Tensor]) -> float:
+    squares = sum((x[1:] - x[:1]).flatten(1).square().sum(1) for x in states.values())
+    assert isinstance(squares, Tensor)
+    return float(squares.sqrt().mean())
+
+
+def _small_networks(count: int, split: data.Split, steps: int) -> dict[str, Tensor]:
+    """Networks trained by SGD on shared minibatches, from different initialisations."""
+    generator = torch.Generator().manual_seed(0)
+    layers = list(zip(SMALL[1:], SMALL[:-1], strict=True))
+    states: dict[str, Tensor] = {}
+    for k, (out, size) in enumerate(layers):
+        states[f"layers.{k}.weight"] = torch.randn(count, out, size, generator=generator) / size**0.5
+        states[f"layers.{k}.bias"] = torch.zeros(count, out)
+    for x in states.values():
+        x.requires_grad_(True)
+    optimizer = torch.optim.SGD(states.values(), lr=0.1, momentum=0.9)
+    for inputs, targets in _forever(split, generator, steps):
+        h = torch.relu(inputs @ states["layers.0.weight"].mT + states["layers.0.bias"][:, None])
+        logits = h @ states["layers.1.weight"].mT + states["layers.1.bias"][:, None]
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.repeat(count)) * count
+        optimizer.zero_grad()
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    return {name: x.detach() for name, x in states.items()}
+
+
+def _forever(split: data.Split, generator: torch.Generator, steps: int) -> list[tuple[Tensor, Tensor]]:
+    batches = split.minibatches(64, generator)
+    return [next(batches) for _ in range(steps)]
+
+
+EXPERIMENTS: dict[str, Callable[[str, int | None], dict[str, Any]]] = {
+    "mnist": mnist,
+    "cifar10": cifar10,
+    "ten": ten,
+    "population": population,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Alignment by what units do: how the activations of A's units match those of B's (tatro2020 Algorithm 1)."""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from coset import state as states
+from coset.alignment.driver import Progress
+from coset.alignment.sites import Kind, Site, places, same_pass, shown, sites, watch
+from coset.assignment import solve
+from coset.checks import State
+from coset.data import Data, as_split
+from coset.symmetries import Symmetry
+from coset.symmetries.trace import evaluation_mode
+
+# A unit whose variance is less than this much of its mean square is constant: float32 resolves no more.
+CONSTANT = 1e-12
+# How far, relative to the sum of its entries, a constraint may be missed by rounding.
+ROUNDING = 1e-12
+
+
+def cross_statistics(
+    a: State,
+    b: State,
+    sym: Symmetry,
+    model: nn.Module,
+    data: Data,
+    kind: Literal["pre", "post"] = "post",
+    measure: Literal["correlation", "l2"] = "correlation",
+    batch_size: int = 256,
+    device: torch.device | str | None = None,
+    progress: Progress = lambda text: None,
+) -> dict[str, Tensor]:
+    """Scores of A's units against B's, larger for those more alike, over all examples and positions.
+
+    correlation
+        cov(a_i, b_j) / (std a_i std b_j), tatro2020 Eq. 3; 0 for a constant unit
+    l2
+        -mean |a_i - b_j|^2
+
+    kind says whether units are compared before or after activation functions; where none meets them, other ops
+    count for both. The scores of units seen in several places, such as a residual stream, are averaged (tatro2020
+    Appendix D).
+
+    Returns set -> [n, n] in float64 on the CPU, rows A's units and columns B's, or [copies, copies, n, n] for a set
+    that lies over others, A's copy first. A set that is nowhere seen apart from others is absent: heads mostly are,
+    and get their match from their inner units. One pass over the data; the activations of A on one batch are kept
+    until B's are there.
+    """
+    home = next(iter(a.values())).device if device is None else torch.device(device)
+    if device is not None:
+        model = copy.deepcopy(model).to(home)
+    a, b, split = states.to(a, home), states.to(b, home), as_split(data)
+    inputs = split.inputs[:batch_size].to(home)
+    seen = _seen(sym, sites(sym, model, a, (inputs,)), kind)
+
+    def take(number: int, _: Kind, x: Tensor) -> None:
+        for statistics in seen.get(number, ()):
+            statistics.take(x)
+
+    with evaluation_mode(model):
+        expected: list[str] | None = None
+        for k, (inputs, _) in enumerate(split.minibatches(batch_size, shuffle=False)):
+            inputs = inputs.to(home)
+            for state in (a, b):
+                ops = watch(model, state, (inputs,), None, take)
+                expected = ops if expected is None else expected
+                same_pass(model, expected, ops)
+            progress(f"activations of {min(len(split), (k + 1) * batch_size)} of {len(split)} examples")
+    found: dict[str, list[Tensor]] = {}
+    for statistics in (s for row in seen.values() for s in row):
+        scores = statistics.correlation() if measure == "correlation" else statistics.l2()
+        found.setdefault(statistics.name, []).append(scores if sym.sets[statistics.name].over else scores[0, 0])
+    return {name: torch.stack(scores).mean(0).cpu() for name, scores in found.items()}
+
+
+def constrained(post: Tensor, pre: Tensor) -> Tensor:
+    """(n,) the p of largest sum_i post[i, p(i)] with sum_i pre[i, p(i)] >= trace(pre), tatro2020 Eq. 31.
+
+    post, pre: [n, n] scores as `cross_statistics` gives them, so that Eq. 31's distances are -pre: the alignment of
+    post-activations must not move pre-activations further apart than they are.
+
+    The constraint is priced: p maximises post + c pre, with the least c >= 0 for which it holds. That is optimal
+    where c = 0. Otherwise it can miss the optimum by the duality gap: p is the best that some price makes, or the
+    identity if that is better; it is always feasible.
+    """
+    post, pre = post.detach().double().cpu(), pre.detach().double().cpu()
+    floor = float(pre.trace()) - ROUNDING * float(pre.abs().sum())
+    free = solve(post).permutation
+    if _value(pre, free) >= floor:
+        return free
+    safe = solve(pre).permutation
+    while True:
+        # The price at which both ends of the search are equally good; a better third one replaces its end.
+        price = (_value(post, free) - _value(post, safe)) / (_value(pre, safe) - _value(pre, free))
+        best = solve(post + price * pre)
+        level = _value(post, safe) + price * _value(pre, safe)
+        if best.value - level <= ROUNDING * (post.abs().sum() + price * pre.abs().sum()):
+            break
+        if _value(pre, best.permutation) >= floor:
+            safe = best.permutation
+        else:
+            free = best.permutation
+    same = torch.arange(len(post))
+    return same if _value(post, same) > _value(post, safe) else safe
+
+
+def _value(scores: Tensor, p: Tensor) -> float:
+    return float(scores.gather(1, p[:, None]).sum())
+
+
+def _seen(sym: Symmetry, found: list[Site], kind: Kind) -> dict[int, list[_Statistics]]:
+    """What to count at each activation. Other ops are asked only about units that no activation function meets."""
+    active = {name for site in found if site.kind == kind for name in shown(sym, site.axis)}
+    seen: dict[int, list[_Statistics]] = {}
+    for site in found:
+        if site.kind in (kind, "other"):
+            wanted = shown(sym, site.axis) - (active if site.kind == "other" else set())
+            seen.setdefault(site.number, []).extend(_Statistics(sym, site, name) for name in sorted(wanted))
+    return seen
+
+
+class _Statistics:
+    """Sums over samples of A's and B's units of one set at one site, in float64.
+
+    With k places of each unit and n units in all copies: cross [k, n, n], sums and squares of A and B [2, k, n].
+    """
+
+    def __init__(self, sym: Symmetry, site: Site, name: str) -> None:
+        at = places(sym, site.axis, name)
+        assert at is not None
+        self.site, self.name, self.places = site, name, at
+        k, copies, size = at.shape
+        self.count = 0
+        self.cross = torch.zeros(k, copies * size, copies * size, dtype=torch.float64)
+        self.sums = torch.zeros(2, k, copies * size, dtype=torch.float64)
+        self.squares = torch.zeros(2, k, copies * size, dtype=torch.float64)
+        self.waiting: Tensor | None = None
+
+    def take(self, x: Tensor) -> None:
+        """An activation of A, then that of B on the same batch, in turn."""
+        units = x.movedim(self.site.dim, -1).flatten(0, -2)[:, self.places.flatten(1).to(x.device)].transpose(0, 1)
+        if self.waiting is None:
+            self.waiting = units
+            return
+        first, second, self.waiting = self.waiting.double(), units.double(), None
+        self.count += first.shape[1]
+        self.cross, self.sums, self.squares = (s.to(x.device) for s in (self.cross, self.sums, self.squares))
+        self.cross.baddbmm_(first.mT, second)
+        self.sums += torch.stack([first.sum(1), second.sum(1)])
+        self.squares += torch.stack([first.square().sum(1), second.square().sum(1)])
+
+    def correlation(self) -> Tensor:
+        mean, square = self.sums / self.count, self.squares / self.count
+        variance = square - mean.square()
+        alive = variance > CONSTANT * square
+        inverse = torch.where(alive, torch.where(alive, variance, 1.0).rsqrt(), 0.0)
+        covariance = self.cross / self.count - mean[0].unsqueeze(-1) * mean[1].unsqueeze(-2)
+        return self._by_copy(covariance * inverse[0].unsqueeze(-1) * inverse[1].unsqueeze(-2))
+
+    def l2(self) -> Tensor:
+        apart = self.squares[0].unsqueeze(-1) + self.squares[1].unsqueeze(-2) - 2 * self.cross
+        return self._by_copy(-apart.clamp(min=0) / self.count)
+
+    def _by_copy(self, scores: Tensor) -> Tensor:
+        """[k, n, n] -> [copies, copies, units, units], the mean over places."""
+        _, copies, size = self.places.shape
+        return scores.mean(0).reshape(copies, size, copies, size).transpose(1, 2)

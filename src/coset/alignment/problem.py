@@ -1,0 +1,88 @@
+"""What alignment maximises: inner products of A with a moved B, and scores that are linear in the permutations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from coset.alignment.gram import inner
+from coset.alignment.views import Block, Label, blocks, labels
+from coset.checks import State, is_coordinate
+from coset.symmetries import Element, Symmetry
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The term <a, g b> of the objective; either may be read lazily, tensor by tensor."""
+
+    a: State
+    b: State
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Find g that maximises sum_k <a_k, g b_k> + sum_u <linear_u, P_u>.
+
+    pairs
+        states of equal names; their floating tensors that the symmetry moves count, buffers do not
+    linear
+        set -> [n, n] scores of A's unit i against B's unit j; [copies, copies, n, n] for sets over others, A's copy
+        first
+    device
+        where the products are computed
+    """
+
+    sym: Symmetry
+    pairs: Sequence[Pair]
+    linear: Mapping[str, Tensor] = field(default_factory=dict)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def tensors(self, units: set[str]) -> list[str]:
+        """The tensors that some of these sets index."""
+        return [name for name in self._counted() if any(label.units in units for label in self._labels(name))]
+
+    def _counted(self) -> list[str]:
+        names = self.pairs[0].a.keys() if self.pairs else ()
+        return [name for name in names if name in self.sym.axes and name not in self.sym.buffers]
+
+    def _labels(self, name: str) -> list[Label]:
+        return [label for row in labels(self.sym.axes[name]) for label in row]
+
+    def terms(self, name: str) -> list[tuple[Tensor, Tensor]]:
+        """(a, b) of each pair, B not moved; none for a tensor of integers."""
+        found = [(pair.a[name].to(self.device), pair.b[name].to(self.device)) for pair in self.pairs]
+        return [(a, b) for a, b in found if is_coordinate(a)]
+
+    def blocks(self, name: str, element: Element) -> list[tuple[Block, Block]]:
+        """The blocks of A and of the moved B."""
+        axes = self.sym.axes[name]
+        found: list[tuple[Block, Block]] = []
+        for a, b in self.terms(name):
+            moved = self.sym.act(element, {name: b})[name]
+            found += zip(blocks(a, axes), blocks(moved, axes), strict=True)
+        return found
+
+    def objective(self, element: Element, units: set[str] | None = None) -> float:
+        """The value at g, or the part of it that depends on the permutations of some sets."""
+        total = 0.0
+        still = not element.permutations and not element.scales
+        for name in self._counted() if units is None else self.tensors(units):
+            for a, b in self.terms(name):
+                total += inner(a, b if still else self.sym.act(element, {name: b})[name])
+        for name, scores in self.linear.items():
+            if units is None or name in units or units & set(self.sym.sets[name].over):
+                total += float(moved_scores(element, name, scores).diagonal(dim1=-2, dim2=-1).double().sum())
+        return total
+
+
+def moved_scores(element: Element, name: str, scores: Tensor) -> Tensor:
+    """Scores of A's units against the units of the moved B: [n, n], or [copies, n, n] within each copy."""
+    p = element[name].to(scores.device)
+    if not element.sets[name].over:
+        return scores[:, p]
+    copy = element.source_copy(name).to(scores.device)
+    rows = scores[torch.arange(len(copy), device=scores.device), copy]
+    return rows.gather(-1, p.unsqueeze(-2).expand(rows.shape))

@@ -1,0 +1,254 @@
+"""Where the units of a network can be seen in its forward pass, for any model.
+
+The pass runs at a state s and at g s. A tensor of the pass shows an axis along a dimension where the second run has
+the numbers of the first, moved as g moves that axis. Nothing needs to be known about the architecture.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from coset import state as states
+from coset.alignment.views import blocks
+from coset.checks import State
+from coset.errors import ModelError
+from coset.symmetries import Element, Fixed, Symmetry, Units
+from coset.symmetries.action import Action
+from coset.symmetries.axes import Axis, names
+from coset.symmetries.trace import evaluation_mode
+
+Kind = Literal["pre", "post", "other"]
+See = Callable[[int, Kind, Tensor], None]
+
+# Of one tensor, or of one and a threshold. Others, such as a square inside a norm, are no activation functions.
+ACTIVATIONS = (
+    "relu", "relu6", "leaky_relu", "rrelu_with_noise", "prelu", "_prelu_kernel", "elu", "selu", "celu", "gelu", "silu",
+    "mish", "sigmoid", "hardsigmoid", "log_sigmoid_forward", "tanh", "hardtanh", "hardswish", "softplus", "softshrink",
+    "hardshrink", "threshold", "clamp", "clamp_min", "clamp_max", "maximum", "minimum", "sin",
+)  # fmt: skip
+# They repeat the numbers of another tensor, as views do.
+COPIES = ("clone", "_to_copy", "_unsafe_view", "copy")
+# The right axis must explain a tensor this many times better than no move does.
+CONTRAST = 30.0
+# A spread below this much of the largest entry is rounding.
+NOISE = 1e-6
+# Enough positions of a tensor to tell axes apart.
+ROWS = 64
+MOST_TRIALS = 16
+
+
+@dataclass(frozen=True)
+class Site:
+    """A dimension of an activation that shows the units of an axis.
+
+    number
+        which of the activations that `watch` shows
+    kind
+        input ("pre") or output ("post") of an activation function, or the output of another op
+    """
+
+    number: int
+    dim: int
+    axis: Axis
+    kind: Kind
+
+
+def sites(
+    sym: Symmetry,
+    model: nn.Module,
+    state: State,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any] | None = None,
+    generator: torch.Generator | None = None,
+) -> list[Site]:
+    """Every place before or after an activation function that shows units which can move, in the order of the pass.
+
+    Units that no activation function meets, as on the residual stream of a transformer, get the outputs of other
+    ops instead. A set that lies over others (the inner units of heads) is seen where these are on the same
+    dimension. Units that are all alike at the given state and inputs cannot be told apart and are not seen.
+    """
+    generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    axes = _candidates(sym)
+    sizes = {axis.size for axis in axes}
+    with evaluation_mode(model):
+        first = _Run(model, state, args, kwargs, sizes)
+        left: dict[tuple[int, int], list[Axis]] = {
+            key: [axis for axis in axes if axis.size == rows.shape[-1]] for key, rows in first.rows.items()
+        }
+        spread: dict[tuple[int, int], float] = {}
+        for trial in range(MOST_TRIALS if axes else 0):
+            element = sym.random(generator) if trial else _cycles(sym, generator)
+            moved = _Run(model, sym.act(element, state), args, kwargs, sizes)
+            same_pass(model, first.ops, moved.ops)
+            where = {axis: sources(axis, element) for axis in axes}
+            for key, rows in first.rows.items():
+                if trial == 0:
+                    spread[key] = _distance(moved.rows[key], rows)
+                    left[key] = left[key] if spread[key] > NOISE * float(rows.abs().max()) else []
+                error = {axis: _distance(moved.rows[key], rows[:, where[axis].to(rows.device)]) for axis in left[key]}
+                left[key] = [axis for axis in left[key] if CONTRAST * error[axis] <= spread[key]]
+            if trial and all(len(found) <= 1 for found in left.values()):
+                break
+    seen = [Site(*key, found[0], first.kinds[key[0]]) for key, found in left.items() if found]
+    active = {name for site in seen if site.kind != "other" for name in shown(sym, site.axis)}
+    return [site for site in seen if site.kind != "other" or shown(sym, site.axis) - active]
+
+
+def shown(sym: Symmetry, axis: Axis) -> set[str]:
+    """The sets of units that an axis shows; see `places`."""
+    return {name for name in names(axis) if sym.sets[name].movable and places(sym, axis, name) is not None}
+
+
+def places(sym: Symmetry, axis: Axis, name: str) -> Tensor | None:
+    """[k, copies, units]: the k positions at which each unit of a set stands on an axis; None for no such.
+
+    Only those count that move with this set and the ones it lies over alone, so that the move of the axis is linear
+    in one permutation. Heads are not shown by heads x inner units: the inner units are, copy by copy.
+    """
+    known = sym.sets[name]
+    wanted = [*known.over, name]
+    found: list[Tensor] = []
+    for block in blocks(torch.arange(axis.size), (axis,)):
+        units = [label.units for label in block.labels if label.units and sym.sets[label.units].movable]
+        if any(len(block.where(one)) != 1 for one in wanted) or not set(units) <= set(wanted):
+            continue
+        last = [block.where(one)[0] for one in wanted]
+        rest = [d for d in range(block.values.dim()) if d not in last]
+        found.append(block.values.permute(*rest, *last).reshape(-1, _copies(sym, name), known.size))
+    return torch.cat(found) if found else None
+
+
+def sources(axis: Axis, element: Element) -> Tensor:
+    """(n,) positions: entry i of the moved axis is entry sources[i] of the axis."""
+    return Action({"": (axis,)}, (), element).on("", torch.arange(axis.size))
+
+
+def watch(
+    model: nn.Module, state: State, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None, see: See
+) -> list[str]:
+    """Run the model at a state and show `see` all its activations; the ops they belong to, in order.
+
+    An activation is a floating tensor that depends on the inputs: what an op makes, and what enters an activation
+    function. Views and copies are left out, as are by-products of an op (saved statistics, masks). The tensor may
+    be overwritten later in the pass.
+    """
+    mode = _Watch(see, [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor)])
+    with mode:
+        states.call(model, state, args, dict(kwargs or {}))
+    return mode.ops
+
+
+def same_pass(model: nn.Module, expected: Sequence[str], ops: Sequence[str]) -> None:
+    """Refuse a model that does not run the same ops each time: its activations cannot be compared by number."""
+    if list(ops) != list(expected):
+        pairs = zip(expected, ops, strict=False)
+        at = next((k for k, (x, y) in enumerate(pairs) if x != y), min(len(expected), len(ops)))
+        raise ModelError(
+            f"{type(model).__name__} runs other ops for other weights or batches (from activation {at} on), so its "
+            "activations cannot be compared: use another method to align"
+        )
+
+
+class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, see: See, inputs: Sequence[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.see = see
+        self.ops: list[str] = []
+        self.dependent = WeakTensorKeyDictionary()
+        self._mark(inputs)
+
+    def _mark(self, tensors: Sequence[Tensor]) -> None:
+        for x in tensors:
+            self.dependent[x] = True
+
+    def _show(self, op: str, kind: Kind, x: Tensor) -> None:
+        if x.is_floating_point():
+            self.see(len(self.ops), kind, x)
+            self.ops.append(op)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x in self.dependent]
+        op = func.overloadpacket.__name__.removesuffix("_")
+        if given and op in ACTIVATIONS:
+            self._show(op, "pre", given[0])
+        result = func(*args, **(kwargs or {}))
+        if given:
+            self._mark([x for x in pytree.tree_leaves(result) if isinstance(x, Tensor)])
+            if not func.is_view and op not in COPIES:
+                # Of several results the first is the value; a list is several values.
+                value = result[0] if isinstance(result, tuple) else result
+                for x in pytree.tree_leaves(value):
+                    if isinstance(x, Tensor):
+                        self._show(op, "post" if op in ACTIVATIONS else "other", x)
+        return result
+
+
+class _Run:
+    """Some rows of every activation of one pass, along each dimension that may show units.
+
+    rows
+        (number, dimension) -> [at most ROWS, units]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        state: State,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any] | None,
+        sizes: set[int],
+    ) -> None:
+        self.sizes = sizes
+        self.rows: dict[tuple[int, int], Tensor] = {}
+        self.kinds: dict[int, Kind] = {}
+        self.ops = watch(model, state, args, kwargs, self._see)
+
+    def _see(self, number: int, kind: Kind, x: Tensor) -> None:
+        self.kinds[number] = kind
+        for dim, size in enumerate(x.shape):
+            count = x.numel() // max(1, size)
+            if size in self.sizes and count:
+                rows = torch.linspace(0, count - 1, min(count, ROWS), dtype=torch.float64, device=x.device).long()
+                self.rows[number, dim] = x.movedim(dim, -1).reshape(count, size)[rows]
+
+
+def _candidates(sym: Symmetry) -> list[Axis]:
+    """The distinct axes of the state, and parts of them, that show units and move by themselves."""
+    found = dict.fromkeys(part for axes in sym.axes.values() for axis in axes for part in _parts(axis))
+    return [
+        axis
+        for axis in found
+        if all(set(sym.sets[name].over) <= names(axis) for name in names(axis)) and shown(sym, axis)
+    ]
+
+
+def _parts(axis: Axis) -> Iterator[Axis]:
+    yield axis
+    if not isinstance(axis, Units | Fixed):
+        for part in axis.parts:
+            yield from _parts(part)
+
+
+def _copies(sym: Symmetry, name: str) -> int:
+    return math.prod(sym.sets[base].size for base in sym.sets[name].over)
+
+
+def _cycles(sym: Symmetry, generator: torch.Generator) -> Element:
+    """Cycles of all units in random order: only what is the same for all of them stays as it is."""
+    orders = sym.random(generator).permutations
+    return sym.element({k: torch.empty_like(p).scatter_(-1, p, p.roll(1, -1)) for k, p in orders.items()})
+
+
+def _distance(x: Tensor, y: Tensor) -> float:
+    return float((x - y).abs().max())

@@ -1,0 +1,78 @@
+"""The Euclidean projection onto the Birkhoff polytope."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from coset.assignment.sinkhorn import balance, in_double, solve_marginals, tangent
+
+HALVINGS = 30
+
+
+def project_doubly_stochastic(matrix: Tensor, *, tolerance: float = 1e-9, rounds: int = 1000) -> Tensor:
+    """The doubly stochastic P nearest to M in the Frobenius norm.
+
+    matrix
+        M of shape [..., n, n], of any floating dtype; leading dimensions are a batch
+    tolerance
+        the largest deviation of a row or column sum of P from one, before P is rounded to the dtype of M
+    rounds
+        how many rounds to try at one scale before giving up with an `AssignmentError`
+
+    The solution is P_ij = max(M_ij + f_i + g_j, 0). A round projects rows and then columns onto the simplex, which
+    minimizes the dual in f and then in g, and takes a semi-smooth Newton step in both (Li, Sun and Toh 2020).
+    Rounds start with M scaled down, where they are few, and double it until it is M.
+
+    It is differentiable where no entry of M + f + g is zero, which is almost everywhere. There the gradient is
+    projected onto the face of P, and is exact. It cannot be differentiated again.
+    """
+    given = in_double(matrix, "The matrix")
+    plan: Tensor = _Projection.apply(given, tolerance, rounds)  # type: ignore[no-untyped-call]
+    return plan.to(matrix.dtype)
+
+
+class _Projection(torch.autograd.Function):
+    @staticmethod
+    def forward(matrix: Tensor, tolerance: float, rounds: int) -> Tensor:
+        return balance(matrix, torch.relu, _sweep, _newton, tolerance, rounds)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
+        (plan,) = ctx.saved_tensors
+        return tangent((plan > 0).to(plan.dtype), gradient), None, None
+
+
+def _sweep(matrix: Tensor) -> Tensor:
+    return _onto_simplex(_onto_simplex(matrix, -1), -2)
+
+
+def _onto_simplex(matrix: Tensor, dim: int) -> Tensor:
+    """Shift the vectors along `dim` so that their positive parts sum to one (Held, Wolfe and Crowder 1974)."""
+    descending = matrix.sort(dim, descending=True).values
+    count = torch.ones_like(matrix).cumsum(dim)
+    return matrix - ((descending.cumsum(dim) - 1) / count).amax(dim, keepdim=True)
+
+
+def _newton(matrix: Tensor) -> Tensor:
+    """A step on the dual, |max(M + f + g, 0)|^2 / 2 - sum f - sum g, halved until it decreases."""
+    plan = matrix.relu()
+    rows, columns = 1 - plan.sum(-1), 1 - plan.sum(-2)
+    ridge = 1e-3 * rows.abs().amax(-1)
+    f, g = solve_marginals((matrix > 0).to(matrix.dtype), rows, columns, ridge)
+    step = f.unsqueeze(-1) + g.unsqueeze(-2)
+    drop = (f + g).sum(-1)
+    size = torch.ones_like(drop)
+    for _ in range(HALVINGS):
+        moved = (matrix + size[..., None, None] * step).relu()
+        change = ((moved - plan) * (moved + plan)).sum((-2, -1)) / 2 - size * drop
+        if (change <= 0).all():
+            break
+        size = torch.where(change <= 0, size, size / 2)
+    return matrix + size[..., None, None] * step

@@ -1,0 +1,71 @@
+"""Checkpoints that commands read and write: lazily where the format allows, unknown tensors carried along."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from coset.checkpoint import PICKLES, LazyState, load_state, open_state, save_state
+from coset.checks import refuse_names
+from coset.cli import console, outputs
+from coset.errors import CosetError, StateError
+from coset.stream import check_finite, write_like
+from coset.symmetries import Symmetry
+
+_LISTED = 4
+
+
+def open_checkpoint(path: Path) -> Mapping[str, Tensor]:
+    """A safetensors checkpoint one tensor at a time; a pickle of plain tensors whole."""
+    return load_state(path) if path.suffix in PICKLES else open_state(path)
+
+
+def check_output(option: str, path: Path, inputs: Iterable[Path]) -> None:
+    """Raise unless `path` is a safetensors file, or a new or empty folder for shards, and none of the inputs."""
+    inputs = list(inputs)
+    if path.suffix == ".safetensors":
+        outputs.check(option, path, [".safetensors"], inputs)
+        return
+    if path.suffix:
+        raise CosetError(f"{option} {path} must end in .safetensors, or be a folder for shards.")
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise CosetError(f"{option} {path} exists and is never overwritten: choose another name.")
+    if not path.parent.is_dir():
+        raise CosetError(f"{option} {path} cannot be written: there is no folder {path.parent}.")
+
+
+def fitting(checkpoint: Mapping[str, Tensor], sym: Symmetry, path: Path, carried: str) -> None:
+    """Refuse a checkpoint that lacks tensors of the symmetry, has others shapes or bad values; name unknown ones.
+
+    carried: what happens to tensors the symmetry does not know, for the warning.
+    """
+    refuse_names([name for name in sym.axes if name not in checkpoint], [], str(path))
+    for name, axes in sym.axes.items():
+        expected = tuple(axis.size for axis in axes)
+        found = tuple(checkpoint.shape(name) if isinstance(checkpoint, LazyState) else checkpoint[name].shape)
+        if found != expected:
+            raise StateError(f"Tensor '{name}' in {path} has shape {found} where {expected} is expected.")
+    unknown = [name for name in checkpoint if name not in sym.axes]
+    if unknown:
+        shown = ", ".join(f"'{name}'" for name in unknown[:_LISTED])
+        more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
+        console.complain("warning", f"{path} has tensors that the model does not know, {carried}: {shown}{more}.")
+    check_finite(checkpoint, checkpoint, str(path))
+
+
+def write(source: Mapping[str, Tensor], path: Path, read: Callable[[str], Tensor], metadata: Mapping[str, str]) -> None:
+    """Write the tensors of `source` as `read` gives them, one at a time where `source` is lazy."""
+    with outputs.writing("--output", path):
+        if isinstance(source, LazyState):
+            write_like(source, path, read, metadata)
+        else:
+            if path.suffix != ".safetensors":
+                raise CosetError(f"--output {path} must end in .safetensors, since the input is one file.")
+            save_state({name: read(name) for name in source}, path, metadata)
+
+
+def element_file(path: Path) -> Path:
+    """Where the permutations of a written checkpoint are kept: beside it."""
+    return path.with_name(f"{path.name.removesuffix('.safetensors')}.element.safetensors")

@@ -1,0 +1,123 @@
+"""The folder of a run: what was asked, how it goes, where it stands, and what came out.
+
+settings.json, and for each replica a folder with metrics.jsonl (a line an epoch), checkpoint.pt (while it is
+under way) and solution.safetensors (once it is done). A run that was killed goes on from its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from coset.data import Split
+from coset.errors import CosetError
+from coset.files import atomic_write, write_json
+from coset.inference.method import Method
+from coset.solutions import Solution, load
+
+SETTINGS, METRICS, CHECKPOINT, SOLUTION = "settings.json", "metrics.jsonl", "checkpoint.pt", "solution.safetensors"
+
+
+@dataclass(frozen=True)
+class ReplicaFolder:
+    """The files of one replica."""
+
+    path: Path
+
+    def finished(self, device: torch.device) -> Solution | None:
+        """The solution, if there is one already."""
+        file = self.path / SOLUTION
+        return load(file, device) if file.exists() else None
+
+    def finish(self, solution: Solution) -> None:
+        """Keep the solution; from now on the checkpoint is of no use."""
+        solution.save(self.path / SOLUTION)
+        (self.path / CHECKPOINT).unlink(missing_ok=True)
+
+    def checkpoint(self, content: dict[str, Any]) -> None:
+        """Replace the checkpoint; `content` has the number of epochs done as `epoch`."""
+        with atomic_write(self.path / CHECKPOINT) as temporary:
+            torch.save(content, temporary)
+
+    def resume(self, device: torch.device) -> dict[str, Any] | None:
+        """The last checkpoint, and the metrics as they were then."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        file = self.path / CHECKPOINT
+        if not file.exists():
+            self._keep_metrics(0)
+            return None
+        try:
+            content: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+        except Exception as error:  # a damaged pickle can raise anything
+            raise CosetError(f"{file} is damaged: remove it to start this replica again.") from error
+        self._keep_metrics(content["epoch"])
+        return content
+
+    def log(self, line: dict[str, float]) -> None:
+        """Append a line to the metrics."""
+        with (self.path / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _keep_metrics(self, epochs: int) -> None:
+        """Drop what was logged after the checkpoint, since those epochs come again."""
+        file = self.path / METRICS
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:epochs] if file.exists() else []
+        with atomic_write(file) as temporary:
+            temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def open_folder(
+    out: str | Path, method: Method, seed: int, model: nn.Module, split: Split, device: torch.device
+) -> Path:
+    """The folder, made if absent. One whose run had other settings is refused before anything is written.
+
+    The number of replicas is no setting: more may be asked for later.
+    """
+    out = Path(out)
+    wanted = {
+        "method": type(method).__name__,
+        **asdict(method),  # type: ignore[call-overload]
+        "seed": seed,
+        "device": device.type,
+        "model": type(model).__name__,
+        "tensors": {name: list(x.shape) for name, x in model.state_dict().items() if isinstance(x, torch.Tensor)},
+        "data": _digest(split),
+    }
+    file = out / SETTINGS
+    if file.exists():
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CosetError(f"{file} is not JSON: choose another folder.") from error
+        for key in wanted.keys() | found.keys():
+            if found.get(key) != wanted.get(key):
+                raise CosetError(
+                    f"{out} holds a run with another {key} ({_short(found.get(key))}, not {_short(wanted.get(key))}): "
+                    "choose another folder, or ask for the same run."
+                )
+        return out
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(file, wanted)
+    except OSError as error:
+        raise CosetError(f"{out} cannot be written: {error.strerror or error}.") from error
+    return out
+
+
+def _digest(split: Split) -> str:
+    digest = hashlib.sha256()
+    for x in split:
+        digest.update(f"{x.dtype} {tuple(x.shape)}".encode())
+        digest.update(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -1,0 +1,129 @@
+"""The loss along a path."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from coset.checks import State
+from coset.data import Data, as_split
+from coset.errors import CosetError
+from coset.paths.repair import recompute_norms
+from coset.solutions import Solution, metrics
+from coset.solutions.device import resolve
+from coset.solutions.predictive import BATCH, predictive, seeded
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Path = Callable[[float], Solution]
+
+
+@dataclass(frozen=True)
+class Barrier:
+    """Loss and accuracy at the points of a path.
+
+    t: from 0 to 1; loss: -log predictive likelihood per example, in nats; accuracy: None for regression;
+    loss_error: standard errors of the losses from drawing finitely many states, zero at a Dirac; None if
+    unknown since one state was drawn at some point.
+    """
+
+    t: tuple[float, ...]
+    loss: tuple[float, ...]
+    accuracy: tuple[float, ...] | None = None
+    loss_error: tuple[float, ...] | None = None
+
+    @property
+    def endpoints(self) -> tuple[float, float]:
+        """The losses at t = 0 and t = 1."""
+        return self.loss[0], self.loss[-1]
+
+    @property
+    def excess(self) -> tuple[float, ...]:
+        """loss(t) - ((1-t) loss(0) + t loss(1)), zero at both ends."""
+        first, last = self.endpoints
+        return tuple(loss - ((1 - t) * first + t * last) for t, loss in zip(self.t, self.loss, strict=True))
+
+    @property
+    def height(self) -> float:
+        """The largest excess over the chord, positive is bad (rossi2023 Eq. 10, for a loss)."""
+        return max(self.excess)
+
+    def plot(self) -> Figure:
+        """Loss and accuracy along the path."""
+        # Here, since a picture is the only thing for which a path needs matplotlib.
+        from coset.report.barrier import barriers
+
+        return barriers({"": self})
+
+    def to_json(self) -> str:
+        """All numbers as one JSON object."""
+        record = {
+            "height": self.height,
+            "endpoints": self.endpoints,
+            "t": self.t,
+            "loss": self.loss,
+            "accuracy": self.accuracy,
+            "loss_error": self.loss_error,
+        }
+        return json.dumps(record, allow_nan=False)
+
+
+def barrier(
+    path: Path,
+    model: nn.Module,
+    data: Data,
+    points: int = 25,
+    samples: int = 128,
+    *,
+    repair: Data | None = None,
+    batch_size: int = BATCH,
+    generator: torch.Generator | None = None,
+    device: str | torch.device | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Barrier:
+    """Evaluate `path` at equally spaced points: loss(t) = -mean_i log E_{w ~ path(t)}[p(y_i | x_i, w)].
+
+    The model returns logits (n, ..., classes), and the targets are classes. Random states are drawn with the same
+    noise at every point, so that the curve is smooth. `repair` is data on which the statistics of norms are
+    recomputed at each state that is evaluated. `progress` is called with the points done and their number.
+    """
+    if points < 2:
+        raise CosetError(f"A barrier needs both ends of the path, so {points} points are too few.")
+    where = resolve(device, path(0.0).mean)
+    split = as_split(data).to(where)
+    seed = seeded(generator, where).initial_seed()
+    prepare = _repairer(repair, batch_size, where)
+    ts = [k / (points - 1) for k in range(points)]
+    losses, accuracies, errors = [], [], []
+    for done, t in enumerate(ts, 1):
+        found = predictive(
+            path(t),
+            model,
+            split.inputs,
+            samples,
+            targets=split.targets,
+            batch_size=batch_size,
+            generator=torch.Generator().manual_seed(seed),
+            device=where,
+            prepare=prepare,
+        )
+        losses.append(metrics.nll(found.log_probs, split.targets))
+        accuracies.append(metrics.accuracy(found.log_probs, split.targets))
+        errors.append(found.loss_error)
+        if progress is not None:
+            progress(done, points)
+    known = [error for error in errors if error is not None]
+    return Barrier(tuple(ts), tuple(losses), tuple(accuracies), tuple(known) if len(known) == points else None)
+
+
+def _repairer(repair: Data | None, batch_size: int, device: torch.device) -> Callable[[nn.Module, State], State] | None:
+    if repair is None:
+        return None
+    split = as_split(repair).to(device)
+    return lambda model, state: recompute_norms(model, state, split, batch_size=batch_size)

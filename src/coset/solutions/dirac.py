@@ -1,0 +1,60 @@
+"""A point mass: what ordinary training gives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from coset.checks import State, check, is_coordinate
+from coset.solutions.solution import Solution, require_count
+from coset.solutions.ties import owners, tie
+from coset.symmetries import Element, Symmetry
+
+
+class Dirac(Solution):
+    """All mass at one state. Its log_prob is 0 there and -inf elsewhere, its entropy 0."""
+
+    kind: ClassVar[str] = "dirac"
+
+    def __init__(self, state: State) -> None:
+        """Names that hold one tensor object are tied. NaN and infinite values are refused."""
+        checked = check(state)
+        self.mean = tie({name: x.detach() for name, x in checked.items()}, owners(checked))
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """The state itself, which is also the mean."""
+        return self.mean
+
+    @property
+    def is_random(self) -> bool:
+        return False
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        require_count(n)
+        copies = {name: x.expand(n, *x.shape).clone() for name, x in self.mean.items()}
+        return tie(copies, owners(self.mean))
+
+    def log_prob(self, state: State) -> Tensor:
+        given = check(state, like=self.mean)
+        same = all(bool((x == given[name].to(x.device)).all()) for name, x in self.mean.items() if is_coordinate(x))
+        return torch.tensor(0.0 if same else -math.inf, dtype=torch.float64)
+
+    def entropy(self) -> Tensor:
+        return torch.zeros((), dtype=torch.float64)
+
+    def push(self, sym: Symmetry, g: Element) -> Dirac:
+        return Dirac(tie(sym.act(g, self.mean), owners(self.mean)))
+
+    def to(self, device: str | torch.device) -> Dirac:
+        return Dirac(tie({name: x.to(device) for name, x in self.mean.items()}, owners(self.mean)))
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        return {"kind": self.kind}, self.mean
+
+    @classmethod
+    def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Dirac:
+        return cls(tensors)

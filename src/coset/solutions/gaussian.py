@@ -1,0 +1,132 @@
+"""A Gaussian with independent coordinates: what mean-field variational inference gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from coset.checks import State, check, is_coordinate
+from coset.errors import CosetError, StateError
+from coset.solutions.dirac import Dirac
+from coset.solutions.solution import Solution, require_count
+from coset.solutions.ties import distinct, owners, tie
+from coset.symmetries import Element, Symmetry
+
+MEAN, STD = "mean.", "std."  # before the names in a file
+
+
+class Gaussian(Solution):
+    """q(w) = prod_i N(w_i; m_i, s_i^2) over the coordinates with s_i > 0; those with s_i = 0 are fixed at m_i.
+
+    mean: a state; std: its standard deviations, a tensor for each floating tensor of `mean`.
+    """
+
+    kind: ClassVar[str] = "gaussian"
+
+    def __init__(self, mean: State, std: State) -> None:
+        """A floating tensor that `std` does not name is fixed, as a norm's statistics are: its std is zero.
+
+        Integer, bool and complex tensors stand in `mean` only. Names that hold one tensor object in `mean` are tied:
+        they are drawn together and counted once.
+        """
+        checked = check(mean, where="the mean")
+        self.mean = tie({name: x.detach() for name, x in checked.items()}, owners(checked))
+        floating = {name: x for name, x in self.mean.items() if x.is_floating_point()}
+        own = {id(floating[name]) for name in std if name in floating}
+        given = check(std, {name: x for name, x in floating.items() if id(x) in own}, "the standard deviations")
+        for name, x in given.items():
+            if negative := int((x < 0).sum()):
+                raise StateError(
+                    f"Tensor '{name}' in the standard deviations has {negative} negative of {x.numel()} values."
+                )
+        full = {
+            name: given[name].detach().to(x.device) if name in given else torch.zeros_like(x)
+            for name, x in floating.items()
+        }
+        self.std = tie(full, owners(floating))
+
+    @property
+    def is_random(self) -> bool:
+        return any(bool((s > 0).any()) for s in self.std.values())
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """m + s e with e ~ N(0, 1), drawn on the generator's device."""
+        require_count(n)
+
+        def draw(m: Tensor, s: Tensor | None) -> Tensor:
+            if s is None:
+                return m.expand(n, *m.shape).clone()
+            dtype = torch.promote_types(m.dtype, torch.float32)
+            device = m.device if generator is None else generator.device
+            noise = torch.randn((n, *m.shape), generator=generator, device=device, dtype=dtype)
+            return (m.to(dtype) + s.to(dtype) * noise.to(m.device)).to(m.dtype)
+
+        drawn = {name: draw(self.mean[name], self.std.get(name)) for name in distinct(self.mean)}
+        return {name: drawn[owner] for name, owner in owners(self.mean).items()}
+
+    def log_prob(self, state: State) -> Tensor:
+        """-sum_i ((w_i - m_i)^2 / s_i^2 + log(2 pi s_i^2)) / 2 over the random coordinates."""
+        given = check(state, like=self.mean)
+        total = torch.zeros((), dtype=torch.float64)
+        for name in distinct(self.mean):
+            m = self.mean[name]
+            if not is_coordinate(m):
+                continue
+            x = given[name].to(m.device)
+            s = self.std.get(name, torch.zeros(m.shape, device=m.device)).double()
+            if not bool((x == m)[s == 0].all()):
+                return torch.tensor(-math.inf, dtype=torch.float64)
+            moved = s > 0
+            z = (x[moved].double() - m[moved].double()) / s[moved]
+            total = total.to(m.device) - (z.square() + math.log(2 * math.pi)).sum() / 2 - s[moved].log().sum()
+        return total
+
+    def entropy(self) -> Tensor:
+        """sum_i log(2 pi e s_i^2) / 2 over the random coordinates."""
+        total = torch.zeros((), dtype=torch.float64)
+        for name in distinct(self.std):
+            s = self.std[name][self.std[name] > 0].double()
+            total = total.to(s.device) + s.log().sum() + s.numel() * (1 + math.log(2 * math.pi)) / 2
+        return total
+
+    def push(self, sym: Symmetry, g: Element) -> Gaussian:
+        """Exact, as an element moves each coordinate to one place by w -> c w + b: the std becomes |c| s."""
+        mean = tie(sym.act(g, self.mean), owners(self.mean))
+        return Gaussian(mean, {name: x.abs() for name, x in _linear(sym).act(g, self.std).items()})
+
+    def to(self, device: str | torch.device) -> Gaussian:
+        mean = tie({name: x.to(device) for name, x in self.mean.items()}, owners(self.mean))
+        return Gaussian(mean, {name: x.to(device) for name, x in self.std.items()})
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        mean = {MEAN + name: x for name, x in self.mean.items()}
+        return {"kind": self.kind}, mean | {STD + name: x for name, x in self.std.items()}
+
+    @classmethod
+    def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Gaussian:
+        mean, std = (
+            {name.removeprefix(part): x for name, x in tensors.items() if name.startswith(part)} for part in (MEAN, STD)
+        )
+        return cls(mean, std)
+
+
+def as_gaussian(q: Solution, purpose: str) -> Gaussian:
+    """A Gaussian as it is, a Dirac as one with std 0; the others are refused for `purpose`."""
+    if isinstance(q, Gaussian):
+        return q
+    if isinstance(q, Dirac):
+        return Gaussian(q.mean, {})
+    raise CosetError(f"{purpose} has no closed form for a {type(q).__name__}: give a Dirac or a Gaussian.")
+
+
+def _linear(sym: Symmetry) -> Symmetry:
+    """The linear part of the action: t -> c t where a scaling does t -> (t + offset) c - offset."""
+    scalings = (
+        dataclasses.replace(scaling, members=tuple(dataclasses.replace(m, offset=0.0) for m in scaling.members))
+        for scaling in sym.scalings
+    )
+    return dataclasses.replace(sym, scalings=tuple(scalings))

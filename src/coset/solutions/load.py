@@ -1,0 +1,43 @@
+"""Solutions from files, and from whatever a caller has."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from coset.checkpoint import load_state, open_state
+from coset.checks import State
+from coset.errors import StateError
+from coset.solutions.dirac import Dirac
+from coset.solutions.mixture import KINDS
+from coset.solutions.solution import METADATA, Solution
+
+
+def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
+    """The solution that `Solution.save` wrote to `path`; any other checkpoint is a Dirac.
+
+    Reads whatever `coset.checkpoint.load_state` reads.
+    """
+    path = Path(path)
+    text = open_state(path).metadata.get(METADATA) if path.suffix == ".safetensors" else None
+    tensors = load_state(path, device)
+    if text is None:
+        return Dirac(tensors)
+    try:
+        description = json.loads(text)
+        kind = KINDS[description["kind"]]
+        return kind.unpack(description, {name: tensors[owner] for name, owner in description["owners"].items()})
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateError(
+            f"{path} holds a solution that cannot be read ({error!r}): it was written by another version, or changed."
+        ) from error
+
+
+def as_solution(given: State | Solution) -> Solution:
+    """A solution as it is, and a state as a Dirac."""
+    if isinstance(given, Solution):
+        return given
+    if isinstance(given, Mapping):
+        return Dirac(given)
+    raise StateError(f"A solution or a state (a dict of tensors) is expected, not a {type(given).__name__}.")

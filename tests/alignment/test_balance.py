@@ -1,0 +1,64 @@
+"""Balanced networks, and alignment that matches factors too."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from alignment_nets import network, random_state
+
+import coset
+from coset import state as states
+from coset import zoo
+from coset.alignment.balance import balance
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet", "llama", "gpt"])
+def test_all_rescalings_have_one_balanced_form(name: str) -> None:
+    model, sym = network(name)
+    a = random_state(model, 0)
+    scalings = {s.name: s for s in sym.scalings if s.exact and s.kind == "scaling" and s.units}
+    drawn = sym.random(torch.Generator().manual_seed(1), scalings=True)
+    rescaled = sym.act(sym.element(scales={n: c for n, c in drawn.scales.items() if n in scalings}), a)
+    first, second = (sym.act(balance(s, sym), s) for s in (a, rescaled))
+    distance = states.norm(states.sub(first, second)) / states.norm(first)
+    assert float(distance) < 1e-3
+    apart = states.norm(states.sub(a, rescaled)) / states.norm(a)
+    assert float(apart) > 0.1
+
+
+def test_a_balanced_relu_unit() -> None:
+    """|w| = |v|: incoming weights with bias, and outgoing weights."""
+    model, sym = network("mlp")
+    a = random_state(model, 0)
+    b = sym.act(balance(a, sym), a)
+    norms = (b["layers.0.weight"].norm(dim=1) * b["layers.0.bias"].abs()).log()
+    assert norms.sub(b["layers.1.weight"].norm(dim=0).log()).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("name", ["mlp", "resnet"])
+def test_scale_finds_hidden_factors(name: str) -> None:
+    model, sym = network(name)
+    a = random_state(model, 0)
+    hidden = sym.random(torch.Generator().manual_seed(2), scalings=True)
+    signs = {s.name for s in sym.scalings if s.kind == "sign" or not s.units}
+    hidden = sym.element(hidden.permutations, {n: c for n, c in hidden.scales.items() if n not in signs})
+    b = sym.act(hidden, a)
+    plain, scaled = coset.align(a, b, sym), coset.align(a, b, sym, scale=True)
+
+    def distance(element: coset.Element) -> float:
+        return float(states.norm(states.sub(a, sym.act(element, b))) / states.norm(a))
+
+    assert distance(scaled.element) < 1e-3 < 0.05 < distance(plain.element)
+    with torch.no_grad():
+        args = zoo.example_input(model)
+        before, after = (states.call(model, s, args) for s in (b, sym.act(scaled.element, b)))
+    torch.testing.assert_close(after, before, rtol=1e-3, atol=1e-3)
+
+
+def test_dead_units_stay_finite() -> None:
+    model, sym = network("mlp")
+    a = random_state(model, 0)
+    a["layers.0.weight"][2] = 0.0
+    a["layers.0.bias"][2] = 0.0
+    element = balance(a, sym)
+    assert all(bool(c.isfinite().all()) and bool((c > 0).all()) for c in element.scales.values())

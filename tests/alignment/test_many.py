@@ -1,0 +1,93 @@
+"""Many solutions: cycles close, values rise, hidden permutations are found; populations agree with one by one."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from alignment_nets import SPECS, network, random_state
+
+import coset
+from coset import state as states
+from coset.alignment import ManyMatch, PopulationMatch
+from coset.errors import CosetError
+from coset.symmetries import Element, Symmetry
+
+
+def same(sym: Symmetry, g: Element, h: Element) -> bool:
+    return all(torch.equal(g[group.name], h[group.name]) for group in sym.groups)
+
+
+@pytest.mark.parametrize("reference", [None, 0, 2])
+@pytest.mark.parametrize("name", ["mlp", "vit"])
+def test_cycles_close(name: str, reference: int | None) -> None:
+    model, sym = network(name)
+    found = coset.align_many([random_state(model, k) for k in range(4)], sym, reference)
+    assert isinstance(found, ManyMatch)
+    around = found.between(3, 0) @ found.between(1, 3) @ found.between(0, 1)
+    assert same(sym, around, sym.identity())
+    assert found.objective >= found.identity_objective
+    if reference is not None:
+        assert same(sym, found.elements[reference], sym.identity())
+
+
+def test_joint_values_rise_and_count_all_pairs() -> None:
+    model, sym = network("mlp")
+    given = [random_state(model, k) for k in range(5)]
+    found = coset.align_many(given, sym, generator=torch.Generator().manual_seed(0))
+    assert isinstance(found, ManyMatch)
+    assert list(found.history) == sorted(found.history)
+    moved = [sym.act(g, s) for g, s in zip(found.elements, given, strict=True)]
+    pairs = [(i, j) for i in range(5) for j in range(i)]
+    assert found.objective == pytest.approx(sum(float(states.inner(moved[i], moved[j])) for i, j in pairs), rel=1e-4)
+    assert found.identity_objective == pytest.approx(
+        sum(float(states.inner(given[i], given[j])) for i, j in pairs), rel=1e-3, abs=1e-3
+    )
+
+
+def test_hidden_permutations_are_found_jointly() -> None:
+    model, sym = network("mlp")
+    a = random_state(model, 0)
+    generator = torch.Generator().manual_seed(1)
+    hidden = [sym.random(generator) for _ in range(4)]
+    found = coset.align_many([sym.act(g, a) for g in hidden], sym)
+    assert isinstance(found, ManyMatch)
+    frames = [g @ h for g, h in zip(found.elements, hidden, strict=True)]
+    assert all(same(sym, frame, frames[0]) for frame in frames)
+
+
+@pytest.mark.parametrize("name", SPECS)
+def test_a_population_is_aligned_like_its_members(name: str) -> None:
+    model, sym = network(name)
+    members = [random_state(model, k) for k in range(5)]
+    found = coset.align_many(states.stack(members), sym, 1)
+    assert isinstance(found, PopulationMatch)
+    moved = states.unstack(sym.act(found.element, states.stack(members)))
+    for k, (member, image) in enumerate(zip(members, moved, strict=True)):
+        alone = coset.align(members[1], member, sym)
+        element = Element(sym.sets, {n: p[k] for n, p in found.element.permutations.items()})
+        assert states.allclose(image, sym.act(element, member))
+        assert float(found.objective[k]) == pytest.approx(alone.objective, rel=0.05)
+        assert float(found.objective[k]) >= float(found.identity_objective[k])
+    assert states.allclose(moved[1], members[1])
+
+
+def test_a_population_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model, sym = network("mlp")
+    population = states.stack([random_state(model, k) for k in range(7)])
+    whole = coset.align_many(population, sym)
+    monkeypatch.setattr("coset.alignment.population.ENTRIES", 2 * 64)
+    parts = coset.align_many(population, sym)
+    assert isinstance(whole, PopulationMatch) and isinstance(parts, PopulationMatch)
+    assert torch.allclose(whole.objective, parts.objective)
+    assert parts.element[sym.groups[0].name].shape == (7, 8)
+
+
+def test_errors() -> None:
+    model, sym = network("mlp")
+    a = random_state(model, 0)
+    with pytest.raises(CosetError, match="no solutions"):
+        coset.align_many([], sym)
+    with pytest.raises(CosetError, match="no solution 3 among 2"):
+        coset.align_many([a, a], sym, 3)
+    with pytest.raises(CosetError, match="give a reference"):
+        coset.align_many([a, a], sym, method="activations")

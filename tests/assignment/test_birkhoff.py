@@ -1,0 +1,150 @@
+import math
+from itertools import permutations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from coset.assignment.birkhoff import Birkhoff, birkhoff
+from coset.assignment.projection import project_doubly_stochastic
+from coset.assignment.sinkhorn import sinkhorn
+from coset.errors import CosetError
+
+laws = settings(max_examples=40, deadline=None)
+seeds = st.integers(0, 2**31)
+
+
+def randn(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def mixture(n: int, terms: int, seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    weights = torch.rand(terms, generator=generator, dtype=torch.float64).softmax(0)
+    eye = torch.eye(n, dtype=torch.float64)
+    return sum((w * eye[torch.randperm(n, generator=generator)] for w in weights), torch.zeros_like(eye))
+
+
+@st.composite
+def plans(draw: st.DrawFn, most: int = 8) -> Tensor:
+    n, seed = draw(st.integers(1, most)), draw(seeds)
+    kind = draw(st.sampled_from(["dense", "sparse", "mixture"]))
+    if kind == "dense":
+        return sinkhorn(randn(n, n, seed=seed), 0.5, tolerance=1e-14)
+    if kind == "sparse":
+        return project_doubly_stochastic(randn(n, n, seed=seed), tolerance=1e-14)
+    return mixture(n, draw(st.integers(1, 5)), seed)
+
+
+def rebuilt(found: Birkhoff) -> Tensor:
+    eye = torch.eye(found.permutations.shape[1], dtype=found.weights.dtype)
+    return torch.einsum("k,kij->ij", found.weights, eye[found.permutations])
+
+
+@laws
+@given(plans())
+def test_a_full_decomposition_rebuilds_the_matrix(matrix: Tensor) -> None:
+    n = len(matrix)
+    given = matrix.clone()
+    found = birkhoff(matrix)
+    assert torch.equal(matrix, given)
+    assert torch.allclose(rebuilt(found), matrix, atol=1e-12)
+    assert found.residual.abs().max() < 1e-12
+    assert found.weights.sum().item() == pytest.approx(1, abs=1e-12)
+    assert 1 <= len(found.weights) <= (n - 1) ** 2 + 1
+    assert (found.weights > 0).all()
+    assert found.permutations.dtype == torch.int64
+    assert torch.equal(found.permutations.sort(-1).values, torch.arange(n).expand_as(found.permutations))
+
+
+@laws
+@given(plans(), st.integers(0, 70))
+def test_a_truncated_decomposition_is_the_start_of_the_full_one(matrix: Tensor, terms: int) -> None:
+    full, cut = birkhoff(matrix), birkhoff(matrix, terms)
+    assert torch.equal(cut.weights, full.weights[:terms])
+    assert torch.equal(cut.permutations, full.permutations[:terms])
+    assert torch.allclose(rebuilt(cut) + cut.residual, matrix, atol=1e-14)
+
+
+@laws
+@given(plans())
+def test_each_term_takes_less_and_leaves_less(matrix: Tensor) -> None:
+    found = birkhoff(matrix)
+    assert (found.weights.diff() <= 0).all()
+    errors = torch.stack([birkhoff(matrix, k).residual.norm() for k in range(min(len(found.weights), 12))])
+    assert (errors.diff() < 0).all()
+
+
+@laws
+@given(plans(5))
+def test_the_first_weight_is_the_largest_of_all_permutations(matrix: Tensor) -> None:
+    rows = torch.arange(len(matrix))
+    best = max(float(matrix[rows, torch.tensor(p)].min()) for p in permutations(range(len(matrix))))
+    assert birkhoff(matrix, 1).weights.item() == min(best, 1)
+
+
+def test_a_permutation_matrix_is_its_own_decomposition() -> None:
+    p = torch.tensor([2, 0, 1, 3])
+    found = birkhoff(torch.eye(4)[p])
+    assert found.weights.tolist() == [1.0]
+    assert found.permutations.tolist() == [p.tolist()]
+
+
+def test_the_uniform_matrix_takes_n_terms() -> None:
+    found = birkhoff(torch.full((8, 8), 1 / 8))
+    assert found.weights.tolist() == [1 / 8] * 8
+
+
+@pytest.mark.parametrize("n", [1, 3, 30])
+def test_float32_is_kept_and_decomposed_to_its_precision(n: int) -> None:
+    matrix = sinkhorn(randn(n, n).float(), 0.3).requires_grad_()
+    found = birkhoff(matrix)
+    assert found.weights.dtype == found.residual.dtype == torch.float32
+    assert not found.weights.requires_grad
+    assert found.weights.sum().item() == pytest.approx(1, abs=2e-6)
+    assert found.residual.abs().max() < 2e-6
+
+
+def test_the_empty_matrix_is_one_empty_permutation() -> None:
+    found = birkhoff(torch.empty(0, 0))
+    assert found.weights.tolist() == [1.0]
+    assert found.permutations.shape == (1, 0)
+    assert found.residual.shape == (0, 0)
+
+
+def test_no_terms_leave_all() -> None:
+    found = birkhoff(torch.eye(3), 0)
+    assert found.weights.shape == (0,)
+    assert found.permutations.shape == (0, 3)
+    assert torch.equal(found.residual, torch.eye(3))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "message"),
+    [
+        (torch.ones(2, 2), "doubly stochastic only within 1.0e"),
+        (torch.tensor([[2.0, -1.0], [-1.0, 2.0]]), "doubly stochastic only within 1.0e"),
+        (torch.tensor([[0.5, 0.5], [0.9, 0.1]]), "project_doubly_stochastic"),
+        (torch.eye(3) + 1e-4, "doubly stochastic only within 3.0e-04"),
+        (torch.zeros(2, 3), r"matrix has shape \(2, 3\)"),
+        (torch.eye(2).expand(4, 2, 2), r"shape \(4, 2, 2\), but must be one"),
+        (torch.eye(2, dtype=torch.int64), "matrix is of type torch.int64"),
+        (torch.tensor([[math.nan, 0.0], [0.0, 1.0]]), "matrix has 1 NaN or infinite of 4 values"),
+    ],
+)
+def test_bad_matrices_are_refused(matrix: Tensor, message: str) -> None:
+    with pytest.raises(CosetError, match=message):
+        birkhoff(matrix)
+
+
+def test_a_negative_number_of_terms_is_refused() -> None:
+    with pytest.raises(CosetError, match="-1 terms"):
+        birkhoff(torch.eye(2), -1)
+
+
+def test_the_tolerance_is_the_callers() -> None:
+    matrix = torch.eye(3) + 1e-4
+    found = birkhoff(matrix, tolerance=1e-3)
+    assert found.weights.sum().item() == pytest.approx(1, abs=1e-3)
