@@ -41,7 +41,7 @@ class Match:
     objectives
         the value that each restart reached: their spread says how rugged the problem is
     history
-        the value after each sweep of the best start, rising
+        what the best start had gained after each sweep, rising; for Sinkhorn the relaxed objective at each step
     """
 
     element: Element

@@ -86,7 +86,7 @@ def sites(
         }
         spread: dict[tuple[int, int], float] = {}
         for trial in range(MOST_TRIALS if axes else 0):
-            element = sym.random(generator) if trial else _cycles(sym, generator)
+            element = sym.random(generator) if trial else sym.cycles(generator)
             moved = _Run(model, sym.act(element, state), args, kwargs, sizes)
             same_pass(model, first.ops, moved.ops)
             where = {axis: sources(axis, element) for axis in axes}
@@ -242,12 +242,6 @@ def _parts(axis: Axis) -> Iterator[Axis]:
 
 def _copies(sym: Symmetry, name: str) -> int:
     return math.prod(sym.sets[base].size for base in sym.sets[name].over)
-
-
-def _cycles(sym: Symmetry, generator: torch.Generator) -> Element:
-    """Cycles of all units in random order: only what is the same for all of them stays as it is."""
-    orders = sym.random(generator).permutations
-    return sym.element({k: torch.empty_like(p).scatter_(-1, p, p.roll(1, -1)) for k, p in orders.items()})
 
 
 def _distance(x: Tensor, y: Tensor) -> float:

@@ -123,6 +123,11 @@ class Symmetry:
                 scales[scaling.name] = noise.sign() if scaling.kind == "sign" else (SPREAD * noise).exp()
         return self.element(permutations, scales)
 
+    def cycles(self, generator: torch.Generator | None = None) -> Element:
+        """A permutation without fixed points: each group's units in random order, each moved on to the next."""
+        orders = self.random(generator).permutations
+        return self.element({name: torch.empty_like(p).scatter_(-1, p, p.roll(1, -1)) for name, p in orders.items()})
+
     def act(self, element: Element, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The image of a state; tensors the symmetry does not mention pass through.
 

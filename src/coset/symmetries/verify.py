@@ -200,19 +200,12 @@ class _Runner:
                 break
         return found
 
-    def _without_fixed_points(self) -> Element:
-        """Cycles of all units in random order: no unit stays, also in groups of two."""
-        permutations = {}
-        for name, order in self.sym.random(self.generator).permutations.items():
-            permutations[name] = torch.empty_like(order).scatter_(-1, order, order.roll(1, -1))
-        return self.sym.element(permutations)
-
     def weak_groups(self, report: Verification) -> tuple[str, ...]:
         """Groups whose units could be moved wrongly without being seen; as many as a few seconds allow."""
         state = self.given if report.weights == "given" else generic(self.given, self.generator)
         base = self.run(state)
         floor = CONTRAST * max(report.deviation, NOISE[self.dtype])
-        element = self._without_fixed_points()
+        element = self.sym.cycles(self.generator)
         start = time.perf_counter()
         weak = []
         for group in self.sym.groups if report.conclusive else ():
@@ -236,7 +229,7 @@ class _Runner:
             return None
         worst = 0.0
         for trial in range(trials):
-            element = self._without_fixed_points() if trial == 0 else self.sym.random(self.generator, scalings=True)
+            element = self.sym.cycles(self.generator) if trial == 0 else self.sym.random(self.generator, scalings=True)
             worst = max(worst, difference(self.run(self.sym.act(element, state)), base))
         control = difference(self.run(self._wrong(state)), base)
         sensitivity = difference(self.run(state, other_input=True), base)
@@ -256,7 +249,7 @@ class _Runner:
         return out
 
     def _only(self, groups: set[str]) -> Element:
-        element = self._without_fixed_points()
+        element = self.sym.cycles(self.generator)
         return self.sym.element({n: p for n, p in element.permutations.items() if n in groups})
 
     def blame(self, report: Verification) -> str:
