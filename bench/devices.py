@@ -1,4 +1,4 @@
-"""The same symmetry on the CPU and on CUDA: inference, verification and the action, for the reference nets.
+"""The same on the CPU and on CUDA: inference, verification, the action and alignment, for the reference nets.
 
 python bench/devices.py [--out F.json]
 """
@@ -49,6 +49,13 @@ def compare(spec: str) -> dict[str, Any]:
     cuda_image = on_cuda.act(g, state)
     gap = max(float((cuda_image[k].cpu() - v).abs().max()) for k, v in cpu_image.items() if v.is_floating_point())
     assert on_cuda.verification is not None
+    torch.manual_seed(1)
+    other = states.of(zoo.build(spec))
+    mine = states.to(state, device="cpu")
+    matches = [
+        coset.align(states.to(mine, device=device), states.to(other, device=device), on_cpu)
+        for device in ("cpu", "cuda")
+    ]
     return {
         "model": spec,
         "same_group": on_cpu.to_json() == on_cuda.to_json(),
@@ -56,6 +63,10 @@ def compare(spec: str) -> dict[str, Any]:
         "deviation": on_cuda.verification.deviation,
         "control": on_cuda.verification.control,
         "conclusive": on_cuda.verification.conclusive,
+        "objective_cpu": matches[0].objective,
+        "objective_cuda": matches[1].objective,
+        "align_seconds_cpu": round(matches[0].seconds, 4),
+        "align_seconds_cuda": round(matches[1].seconds, 4),
         "act_ms": round(timed_action(on_cuda, state), 3),
     }
 

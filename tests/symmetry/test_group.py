@@ -398,6 +398,8 @@ BAD: dict[str, tuple[Any, str]] = {
     ),
     "scalings as a list": ({**GOOD, "scalings": ["s"]}, "scalings"),
     "fixed as a number": ({**GOOD, "fixed": [3]}, "fixed"),
+    "buffers as a name": ({**GOOD, "buffers": "w"}, "buffers"),
+    "buffers as numbers": ({**GOOD, "buffers": [3]}, "buffers"),
 }
 
 

@@ -139,7 +139,7 @@ def _greedy(problem: Problem, made: list[Node], element: Element, progress: Prog
         if not (all(trusts) and node.linear):
             due.add(node.name)
         if any(trusts) or node.units & problem.linear.keys():
-            element = _after(node.propose(element, trusted).delta, element)
+            element = _after(node.propose(element, None if all(trusts) else trusted).delta, element)
             trusted |= node.units
         progress(f"first match of {node.name}: {len(made) - len(left)} of {len(made)} groups")
     return element, due

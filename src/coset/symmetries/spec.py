@@ -205,6 +205,6 @@ def parse(text: str) -> dict[str, Any]:
     if not isinstance(fixed, list) or not all(isinstance(entry, list) and len(entry) == 5 for entry in fixed):
         raise SymmetryError("'fixed' must be a list of [tensor, axis, size, op, reason]")
     buffers = raw.get("buffers", [])
-    if not isinstance(buffers, list) or not all(name in raw["tensors"] for name in buffers):
-        raise SymmetryError("'buffers' must be a list of names that stand under 'tensors'")
+    if not isinstance(buffers, list) or not all(isinstance(name, str) for name in buffers):
+        raise SymmetryError("'buffers' must be a list of names of tensors")
     return raw
