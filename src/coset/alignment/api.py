@@ -127,10 +127,10 @@ def _member(population: State, reference: Solution | State | int | None) -> Stat
 def _matching(a: Solution, b: Solution, sym: Symmetry) -> tuple[Solution, Solution]:
     """Refuse solutions that do not fit together, or not to the symmetry."""
     check(b.mean, like=a.mean, where="the second solution")
-    refuse_names([name for name in sym.axes if name not in a.mean], [], "the first solution")
+    refuse_names(sym.missing(a.mean), [], "the first solution")
     for name, axes in sym.axes.items():
         expected = tuple(axis.size for axis in axes)
-        if tuple(a.mean[name].shape) != expected:
+        if name in a.mean and tuple(a.mean[name].shape) != expected:
             raise CosetError(f"Tensor '{name}' has shape {tuple(a.mean[name].shape)}, the symmetry expects {expected}.")
     return a, b
 

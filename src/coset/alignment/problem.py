@@ -46,7 +46,11 @@ class Problem:
 
     def _counted(self) -> list[str]:
         names = self.pairs[0].a.keys() if self.pairs else ()
-        return [name for name in names if name in self.sym.axes and name not in self.sym.buffers]
+        counted: dict[str, str] = {}  # of tied names the first that is there
+        for name in names:
+            if name in self.sym.axes and name not in self.sym.buffers:
+                counted.setdefault(self.sym.tied.get(name, name), name)
+        return list(counted.values())
 
     def _labels(self, name: str) -> list[Label]:
         return [label for row in labels(self.sym.axes[name]) for label in row]

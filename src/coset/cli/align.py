@@ -142,10 +142,9 @@ def align(
         problem = Problem(found.sym, [Pair(a, b)], device=torch.device(request.net.device))
         return maximise(problem, request.restarts, generator, greedy=True, progress=say.tick)
     split = data.load(request.data).train if request.data is not None else None
-    known = found.sym.axes
     return align_solutions(
-        {name: a[name] for name in known},
-        {name: b[name] for name in known},
+        {name: a[name] for name in checkpoints.known(a, found.sym)},
+        {name: b[name] for name in checkpoints.known(b, found.sym)},
         found.sym,
         request.method,
         found.module,
@@ -163,7 +162,7 @@ def function_change(found: Found, b: Mapping[str, Tensor], element: Element) -> 
     if found.module is None:
         return None
     module = found.module.double()
-    before = {name: b[name].double() if b[name].is_floating_point() else b[name] for name in found.sym.axes}
+    before = states.to({name: b[name] for name in checkpoints.known(b, found.sym)}, dtype=torch.float64)
     before = states.check(before, states.of(module), "the second checkpoint", unknown="ignore")
     args, kwargs = pytree.tree_map(
         lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, found.inputs

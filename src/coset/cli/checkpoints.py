@@ -41,9 +41,9 @@ def fitting(checkpoint: Mapping[str, Tensor], sym: Symmetry, path: Path, carried
 
     carried: what happens to tensors the symmetry does not know, for the warning.
     """
-    refuse_names([name for name in sym.axes if name not in checkpoint], [], str(path))
-    for name, axes in sym.axes.items():
-        expected = tuple(axis.size for axis in axes)
+    refuse_names(sym.missing(checkpoint), [], str(path))
+    for name in known(checkpoint, sym):
+        expected = tuple(axis.size for axis in sym.axes[name])
         found = tuple(checkpoint.shape(name) if isinstance(checkpoint, LazyState) else checkpoint[name].shape)
         if found != expected:
             raise StateError(f"Tensor '{name}' in {path} has shape {found} where {expected} is expected.")
@@ -53,6 +53,11 @@ def fitting(checkpoint: Mapping[str, Tensor], sym: Symmetry, path: Path, carried
         more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
         console.complain("warning", f"{path} has tensors that the model does not know, {carried}: {shown}{more}.")
     check_finite(checkpoint, checkpoint, str(path))
+
+
+def known(checkpoint: Mapping[str, Tensor], sym: Symmetry) -> list[str]:
+    """The tensors of a checkpoint that the symmetry knows."""
+    return [name for name in sym.axes if name in checkpoint]
 
 
 def write(source: Mapping[str, Tensor], path: Path, read: Callable[[str], Tensor], metadata: Mapping[str, str]) -> None:

@@ -49,7 +49,7 @@ def run(request: Request, as_json: bool) -> None:
             full = load_state(path)
             checkpoints.fitting(full, found.sym, path, "taken from the first checkpoint")
             states.append(full)
-        known = [Dirac({name: state[name] for name in found.sym.axes}) for state in states]
+        known = [Dirac({name: state[name] for name in checkpoints.known(state, found.sym)}) for state in states]
         chosen = data.load(request.data, device=request.net.device) if request.data is not None else None
         say("aligning and averaging")
         merged = merge(

@@ -124,6 +124,7 @@ def _picture(curves: dict[str, Barrier], title: str) -> Figure:
     if max(losses) > LOG_FROM * min(losses):
         axes = figure.axes[0]
         axes.set_yscale("log")
+        axes.set_ylabel("loss (nats per example), log scale")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda loss, _: f"{loss:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())

@@ -57,7 +57,11 @@ def symmetry(
     exported = time.perf_counter()
     inference = infer(traced, strict)
     buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    found = replace(build(inference, traced.aliases), buffers=frozenset(buffers & traced.aliases.keys()))
+    found = replace(
+        build(inference, traced.aliases),
+        buffers=frozenset(buffers & traced.aliases.keys()),
+        tied={name: first for name, first in traced.aliases.items() if name != first},
+    )
     inferred = time.perf_counter()
     seconds = {"export": exported - start, "inference": inferred - exported, "verification": 0.0}
     real = not any(tensor.is_meta for tensor in model.state_dict().values())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +48,8 @@ class Symmetry:
         what could not be used, and why
     buffers
         the state tensors that are not trained, such as running statistics
+    tied
+        second names of tensors -> their first name; a state may leave either out
     """
 
     sets: Mapping[str, IndexSet]
@@ -57,6 +59,7 @@ class Symmetry:
     verification: Verification | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     buffers: frozenset[str] = frozenset()
+    tied: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -123,6 +126,11 @@ class Symmetry:
                 scales[scaling.name] = noise.sign() if scaling.kind == "sign" else (SPREAD * noise).exp()
         return self.element(permutations, scales)
 
+    def missing(self, names: Collection[str]) -> list[str]:
+        """The tensors that a state with these names lacks; of tied ones, one is enough."""
+        present = {self.tied.get(name, name) for name in names}
+        return [name for name in self.axes if name not in names and self.tied.get(name, name) not in present]
+
     def cycles(self, generator: torch.Generator | None = None) -> Element:
         """A permutation without fixed points: each group's units in random order, each moved on to the next."""
         orders = self.random(generator).permutations
@@ -160,6 +168,7 @@ class Symmetry:
             "scalings": {scaling.name: spec.scaling_to_json(scaling) for scaling in self.scalings},
             "fixed": [[f.tensor, f.axis, f.size, f.op, f.reason] for f in self.fixed],
             "buffers": [name for name in self.axes if name in self.buffers],
+            "tied": dict(self.tied),
         }
         return json.dumps(raw, indent=1)
 
@@ -177,7 +186,8 @@ class Symmetry:
             spec.check_bases(where, axes[tensor], sets)
         scalings = tuple(spec.scaling_from_json(n, r, sets, axes) for n, r in raw.get("scalings", {}).items())
         fixed = tuple(FixedAxis(*entry) for entry in raw.get("fixed", ()))
-        return cls(sets, axes, scalings, fixed, buffers=frozenset(raw.get("buffers", ())))
+        buffers, tied = frozenset(raw.get("buffers", ())), raw.get("tied", {})
+        return cls(sets, axes, scalings, fixed, buffers=buffers, tied=tied)
 
 
 def simplify(axis: Axis) -> Axis:

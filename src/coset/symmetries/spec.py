@@ -4,7 +4,8 @@
      "tensors": {"0.weight": ["hidden", 784], "0.bias": ["hidden"], "1.weight": [10, "hidden"],
                  "qkv.weight": [{"concat": [["heads", "inner"], ["heads", "inner"], ["heads", "value"]]}, 64]}}
 
-Tensors that are not trained, such as running statistics, may be listed under "buffers": costs leave them out.
+Tensors that are not trained, such as running statistics, may be listed under "buffers": costs leave them out. A
+second name of a tensor may be given its first under "tied": a state may leave either out.
 An axis is the name of a group, a number (a fixed order of that many positions), a list (a product, outermost
 first), or ``{"concat": [...]}`` or ``{"interleave": [...]}``.
 """
@@ -207,4 +208,7 @@ def parse(text: str) -> dict[str, Any]:
     buffers = raw.get("buffers", [])
     if not isinstance(buffers, list) or not all(isinstance(name, str) for name in buffers):
         raise SymmetryError("'buffers' must be a list of names of tensors")
+    tied = raw.get("tied", {})
+    if not isinstance(tied, dict) or not all(isinstance(name, str) for name in tied.values()):
+        raise SymmetryError("'tied' must map second names of tensors to their first")
     return raw
