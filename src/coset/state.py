@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.checks import State, check, is_coordinate, refuse_layout, refuse_names, refuse_untied, same_kind
-from coset.errors import StateError
+from coset.errors import ModelError, StateError
 
 __all__ = [
     "State",
@@ -211,7 +211,15 @@ def call(model: nn.Module, state: State, args: Tensor | tuple[Any, ...], kwargs:
     given = {id(own[name]) for name in tensors}
     tensors.update({n: x for n, x in model.named_buffers() if id(x) not in given})
     tensors = {name: x.clone() if name in buffers else x for name, x in tensors.items()}
-    return torch.func.functional_call(model, tensors, args, kwargs)
+    try:
+        return torch.func.functional_call(model, tensors, args, kwargs)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        given = [x for x in (args if isinstance(args, tuple) else (args,)) if isinstance(x, Tensor)]
+        shapes = ", ".join(str(tuple(x.shape)) for x in given) or "no tensors"
+        reason = str(error).splitlines()[0].rstrip(".")
+        raise ModelError(f"{type(model).__name__} cannot be called on inputs of shape {shapes}: {reason}.") from error
 
 
 def _persistent(model: nn.Module) -> dict[str, Tensor]:

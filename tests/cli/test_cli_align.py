@@ -248,3 +248,12 @@ def test_barrier(run: Run, folder: Path, pair: tuple[State, State]) -> None:
     report = json.loads(run(*words, "--json").stdout)
     assert len(report["weights"]["loss"]) == 5
     assert report["weights"]["loss"][-1] == pytest.approx(report["not aligned"]["loss"][-1], rel=1e-4)
+
+
+def test_data_that_does_not_fit_the_model(run: Run, folder: Path, pair: tuple[State, State]) -> None:
+    words = ("a.safetensors", "b.safetensors", "--model", SPEC, "--data", "breast-cancer")
+    for command in (("barrier", *words), ("merge", *words, "-o", "m.safetensors")):
+        result = run(*command)
+        assert result.exit_code == 2
+        assert "MLP cannot be called on inputs of shape" in " ".join(result.stderr.split())
+    assert not (folder / "m.safetensors").exists()
