@@ -1,4 +1,4 @@
-"""Alignment and merging of trained networks, the experiments of docs/align.md.
+"""Alignment and merging of trained networks, the experiments of docs/merging.md.
 
 python bench/merging.py mnist      [--device cuda] [--out F.json]   two MLPs: barriers by each method
 python bench/merging.py cifar10    [--device cuda] [--out F.json]   two ResNet20, width 4, batch norm: halfway accuracy
@@ -9,6 +9,7 @@ python bench/merging.py population [--out F.json]                   2000 small M
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import platform
 import time
@@ -41,7 +42,8 @@ def main() -> None:
     start = time.perf_counter()
     found = EXPERIMENTS[options.name](options.device, options.epochs)
     found |= {
-        "command": f"python bench/merging.py {options.name} --device {options.device}",
+        "command": f"python bench/merging.py {options.name} --device {options.device}"
+        + (f" --epochs {options.epochs}" if options.epochs else ""),
         "seconds": time.perf_counter() - start,
         "device": torch.cuda.get_device_name() if options.device != "cpu" else f"{torch.get_num_threads()} CPU cores",
         "versions": {"coset": coset.__version__, "torch": torch.__version__, "python": platform.python_version()},
@@ -189,7 +191,7 @@ def _small_networks(count: int, split: data.Split, steps: int) -> dict[str, Tens
     for x in states.values():
         x.requires_grad_(True)
     optimizer = torch.optim.SGD(states.values(), lr=0.1, momentum=0.9)
-    for inputs, targets in _forever(split, generator, steps):
+    for inputs, targets in itertools.islice(split.minibatches(64, generator), steps):
         h = torch.relu(inputs @ states["layers.0.weight"].mT + states["layers.0.bias"][:, None])
         logits = h @ states["layers.1.weight"].mT + states["layers.1.bias"][:, None]
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.repeat(count)) * count
@@ -197,11 +199,6 @@ def _small_networks(count: int, split: data.Split, steps: int) -> dict[str, Tens
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     return {name: x.detach() for name, x in states.items()}
-
-
-def _forever(split: data.Split, generator: torch.Generator, steps: int) -> list[tuple[Tensor, Tensor]]:
-    batches = split.minibatches(64, generator)
-    return [next(batches) for _ in range(steps)]
 
 
 EXPERIMENTS: dict[str, Callable[[str, int | None], dict[str, Any]]] = {

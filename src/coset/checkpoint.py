@@ -19,7 +19,7 @@ from coset.state import State
 
 INDEX = "model.safetensors.index.json"
 PICKLES = (".pt", ".pth", ".bin")
-WRAPPERS = ("state_dict", "model")  # the entry of a training checkpoint that holds the state
+WRAPPERS = ("state_dict", "model_state_dict", "model")  # the entry of a training checkpoint that holds the state
 
 DTYPES = {
     "BOOL": torch.bool,

@@ -216,8 +216,8 @@ def call(model: nn.Module, state: State, args: Tensor | tuple[Any, ...], kwargs:
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
-        given = [x for x in (args if isinstance(args, tuple) else (args,)) if isinstance(x, Tensor)]
-        shapes = ", ".join(str(tuple(x.shape)) for x in given) or "no tensors"
+        inputs = [x for x in (args if isinstance(args, tuple) else (args,)) if isinstance(x, Tensor)]
+        shapes = ", ".join(str(tuple(x.shape)) for x in inputs) or "no tensors"
         reason = str(error).splitlines()[0].rstrip(".")
         raise ModelError(f"{type(model).__name__} cannot be called on inputs of shape {shapes}: {reason}.") from error
 

@@ -126,7 +126,7 @@ def test_methods_that_need_data(run: Run, folder: Path, pair: tuple[State, State
 
 def test_scale(run: Run, folder: Path, pair: tuple[State, State]) -> None:
     report = json.loads(align(run, "--scale", "--json").stdout)
-    assert report["output_change"] < 1e-9
+    assert 0 < report["output_change"] < 1e-6  # the factors are rounded to float32
 
 
 BAD: dict[str, tuple[Callable[[Path, State], object], str]] = {

@@ -9,22 +9,28 @@ from typing import Any
 import torch
 from torch import nn
 
+from coset import state as states
 from coset.alignment.balance import balance
 from coset.alignment.costs import COSTS, natural
 from coset.alignment.driver import Match, Progress, maximise
 from coset.alignment.many import ManyMatch, joint, star
 from coset.alignment.methods import Activations
 from coset.alignment.population import PopulationMatch, align_population
+from coset.alignment.precision import as_in, wide
 from coset.alignment.problem import Problem
+from coset.alignment.rescale import nearest_factors
 from coset.alignment.sinkhorn import Sinkhorn
 from coset.checks import State, check, refuse_names
 from coset.data import Data
 from coset.errors import CosetError
 from coset.solutions import Solution, as_solution
+from coset.solutions.device import resolve
 from coset.symmetries import Symmetry
 
 Method = str | Activations | Sinkhorn
 METHODS = ("auto", *COSTS, "activations", "sinkhorn")
+# Objectives that are the same whichever of two solutions is moved, as the sum over pairs needs.
+JOINT = ("auto", "weights", "wasserstein")
 
 
 def align(
@@ -51,16 +57,21 @@ def align(
     restarts, greedy
         where coordinate ascent starts: see `maximise`
     scale
-        also match the positive factors of units, such as ReLU's, in closed form (see `balance`)
+        also match the positive factors of units, such as ReLU's (see `balance` and `nearest_factors`); the result is
+        never further from a than without, and its objective is <a, g b>
     device
         where to compute; by default where a lies
     """
     first, second = _matching(as_solution(a), as_solution(b), sym)
+    if restarts < 1:
+        raise CosetError(f"There are {restarts} starts to climb from; give at least 1.")
     if scale:
         return _scaled(first, second, sym, method, model, data, restarts, generator, greedy, device, progress)
-    where = torch.device(device) if device is not None else _device(first.mean)
+    where = resolve(device, first.mean)
     if method == "sinkhorn" or isinstance(method, Sinkhorn):
         settings = Sinkhorn() if isinstance(method, str) else method
+        if model is not None:
+            first, second = as_in(model, first), as_in(model, second)
         return settings.run(first, second, sym, model, data, generator, where, progress)
     problem = _problem(first, second, sym, method, model, data, where, progress)
     return maximise(problem, restarts, generator, greedy, progress)
@@ -86,21 +97,27 @@ def align_many(
     weights, in batches.
     """
     if isinstance(solutions, Mapping):
-        return align_population(solutions, _member(solutions, reference), sym)
+        if method not in ("auto", "weights"):
+            raise CosetError(f"A population is aligned by weights, not by {method!r}.")
+        if not solutions:
+            raise CosetError("There are no solutions to align.")
+        where, member = resolve(device, solutions), _member(solutions, reference)
+        check(member, like={name: x[0] for name, x in solutions.items()}, where="the reference")
+        return align_population(states.to(solutions, where), states.to(member, where), sym)
     given = [as_solution(one) for one in solutions]
     if not given:
         raise CosetError("There are no solutions to align.")
     for one in given[1:]:
         _matching(given[0], one, sym)
-    where = torch.device(device) if device is not None else _device(given[0].mean)
+    where = resolve(device, given[0].mean)
 
     def problem(p: Solution, q: Solution) -> Problem:
         return _problem(p, q, sym, method, model, data, where, lambda text: None)
 
     if reference is None:
-        if not isinstance(method, str) or method not in ("auto", *COSTS):
+        if method not in JOINT:
             raise CosetError(
-                f"Solutions are aligned jointly by {', '.join(COSTS)}; give a reference for other methods."
+                f"Solutions are aligned jointly by {', '.join(JOINT)}; give a reference for other methods."
             )
         return joint(given, sym, problem, generator, progress)
     target = given[_index(reference, len(given))] if isinstance(reference, int) else as_solution(reference)
@@ -121,7 +138,8 @@ def _member(population: State, reference: Solution | State | int | None) -> Stat
     if reference is None or isinstance(reference, int):
         k = _index(reference or 0, len(next(iter(population.values()))))
         return {name: x[k] for name, x in population.items()}
-    return as_solution(reference).mean
+    mean = as_solution(reference).mean
+    return {name: x.to(population[name].dtype) if name in population else x for name, x in mean.items()}
 
 
 def _matching(a: Solution, b: Solution, sym: Symmetry) -> tuple[Solution, Solution]:
@@ -133,10 +151,6 @@ def _matching(a: Solution, b: Solution, sym: Symmetry) -> tuple[Solution, Soluti
         if name in a.mean and tuple(a.mean[name].shape) != expected:
             raise CosetError(f"Tensor '{name}' has shape {tuple(a.mean[name].shape)}, the symmetry expects {expected}.")
     return a, b
-
-
-def _device(state: State) -> torch.device:
-    return next((x.device for x in state.values()), torch.device("cpu"))
 
 
 def _problem(
@@ -156,16 +170,38 @@ def _problem(
         settings = Activations() if isinstance(name, str) else name
         if model is None or data is None:
             raise CosetError('The method "activations" runs the model on data: give model and data.')
-        return Problem(sym, [], settings.scores(a.mean, b.mean, sym, model, data, device, progress), device)
+        first, second = as_in(model, a).mean, as_in(model, b).mean
+        return Problem(sym, [], settings.scores(first, second, sym, model, data, device, progress), device)
     raise CosetError(f"There is no method {method!r}; choose from {', '.join(METHODS)}.")
 
 
 def _scaled(a: Solution, b: Solution, sym: Symmetry, *settings: Any) -> Match:
-    """Align balanced networks, then give the aligned b the scales of a: g = r_a^-1 P r_b."""
-    to_a, to_b = balance(a.mean, sym), balance(b.mean, sym)
+    """Align as they are, and balanced; give each the nearest factors; the nearer one counts."""
     method, model, data, restarts, generator, greedy, device, progress = settings
-    found = align(
-        a.push(sym, to_a), b.push(sym, to_b), sym, method, model, data, restarts, generator,
-        greedy=greedy, device=device, progress=progress,
-    )  # fmt: skip
-    return dataclasses.replace(found, element=to_a.inverse() @ found.element @ to_b)
+    a, b = wide(a), wide(b)
+
+    def match(p: Solution, q: Solution) -> Match:
+        return align(
+            p, q, sym, method, model, data, restarts, generator, greedy=greedy, device=device, progress=progress
+        )
+
+    to_a, to_b = balance(a.mean, sym), balance(b.mean, sym)
+    plain, balanced = match(a, b), match(a.push(sym, to_a), b.push(sym, to_b))
+    found: list[tuple[float, Match]] = []
+    for one, element in ((plain, plain.element), (balanced, to_a.inverse() @ balanced.element @ to_b)):
+        moved = b.push(sym, element)
+        element = nearest_factors(a.mean, moved.mean, sym) @ element
+        found.append((_distance(a.mean, b.push(sym, element).mean, sym), dataclasses.replace(one, element=element)))
+    best = min(found, key=lambda pair: pair[0])[1]
+    inner = Problem(sym, COSTS["weights"](a, b))
+    return dataclasses.replace(
+        best,
+        objective=inner.objective(best.element),
+        identity_objective=inner.objective(sym.identity()),
+        seconds=plain.seconds + balanced.seconds,
+    )
+
+
+def _distance(a: State, b: State, sym: Symmetry) -> float:
+    trained = [name for name, x in a.items() if x.is_floating_point() and name not in sym.buffers]
+    return sum(float((a[name] - b[name].to(a[name])).square().sum(dtype=torch.float64)) for name in trained)

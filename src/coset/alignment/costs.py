@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from coset.alignment.precision import wide
 from coset.alignment.problem import Pair
 from coset.errors import CosetError
-from coset.solutions import Dirac, Gaussian, Solution
+from coset.solutions import Gaussian, Solution
 
 
 def weights(a: Solution, b: Solution) -> list[Pair]:
@@ -29,7 +30,8 @@ def wasserstein(a: Solution, b: Solution) -> list[Pair]:
 
 def kl(a: Solution, b: Solution) -> list[Pair]:
     """<m_a / s_a^2, g m_b> - <1 / (2 s_a^2), g (s_b^2 + m_b^2)>, over the tensors that are random."""
-    p, q = _gaussians("kl", a, b)
+    p, q = (wide(one) for one in _gaussians("kl", a, b))
+    assert isinstance(p, Gaussian) and isinstance(q, Gaussian)
     random = [name for name in p.std if bool((p.std[name] > 0).any()) or bool((q.std[name] > 0).any())]
     for name in random:
         if not bool((p.std[name] > 0).all()):
@@ -52,8 +54,8 @@ COSTS: dict[str, Callable[[Solution, Solution], list[Pair]]] = {
 
 
 def natural(a: Solution, b: Solution) -> str:
-    """The cost of `method="auto"`: weights for points, Wasserstein for Gaussians."""
-    return "weights" if isinstance(a, Dirac) or isinstance(b, Dirac) else "wasserstein"
+    """The cost of `method="auto"`: Wasserstein for two Gaussians, weights otherwise."""
+    return "wasserstein" if isinstance(a, Gaussian) and isinstance(b, Gaussian) else "weights"
 
 
 def _gaussians(cost: str, a: Solution, b: Solution) -> tuple[Gaussian, Gaussian]:

@@ -57,7 +57,7 @@ def maximise(
     problem: Problem,
     restarts: int = 1,
     generator: torch.Generator | None = None,
-    greedy: bool = False,
+    greedy: bool = True,
     progress: Progress = lambda text: None,
 ) -> Match:
     """Climb from the identity, and from ``restarts - 1`` random elements; the best end counts.

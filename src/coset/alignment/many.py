@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.alignment.costs import COSTS, natural
 from coset.alignment.driver import Match, Progress, maximise
-from coset.alignment.problem import Pair, Problem
+from coset.alignment.precision import wide
+from coset.alignment.problem import Problem
 from coset.checks import State, is_coordinate
 from coset.errors import CosetError
 from coset.solutions import Dirac, Gaussian, Solution
@@ -76,18 +76,19 @@ def joint(
     ascent. The first is left where it is, so that the frame does not wander.
     """
     start = time.perf_counter()
-    moved = list(solutions)
+    generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    moved = [wide(one) for one in solutions]
     elements = [sym.identity()] * len(solutions)
     at_identity = _pairwise(moved, problem, sym)
     for i in range(1, len(moved)):
         progress(f"first match of {i + 1} of {len(moved)}")
-        found = maximise(problem(barycenter(moved[:i]), moved[i]), 1, generator, greedy=True)
+        found = maximise(problem(barycenter(moved[:i]), moved[i]), 1, generator)
         elements[i], moved[i] = found.element, moved[i].push(sym, found.element)
     history = [_pairwise(moved, problem, sym)]
     while len(history) < LARGEST_ROUNDS:
-        for i in torch.randperm(len(moved) - 1).add(1).tolist() if generator is None else _order(len(moved), generator):
+        for i in _order(len(moved), generator):
             others = barycenter([solution for j, solution in enumerate(moved) if j != i])
-            found = maximise(problem(others, moved[i]), 1, generator)
+            found = maximise(problem(others, moved[i]), 1, generator, greedy=False)
             elements[i], moved[i] = found.element @ elements[i], moved[i].push(sym, found.element)
         history.append(_pairwise(moved, problem, sym))
         progress(f"round {len(history) - 1}: objective {history[-1]:.6g}")
@@ -121,20 +122,15 @@ def barycenter(solutions: Sequence[Solution], weights: Sequence[float] | None = 
 
 
 def _mean(states: Sequence[State], weights: Sequence[float] | None) -> dict[str, Tensor]:
-    """The weighted mean, one tensor at a time."""
+    """The weighted mean in double precision, one tensor at a time, in the dtypes of the first."""
     w = [1.0] * len(states) if weights is None else list(weights)
     total = sum(w)
-    return {
-        name: sum(
-            (k / total * state[name].double() for k, state in zip(w, states, strict=True)), start=0.0 * x.double()
-        ).to(x.dtype)
-        if is_coordinate(x)
-        else x.clone()
-        for name, x in states[0].items()
-    }
 
+    def average(name: str, x: Tensor) -> Tensor:
+        if not is_coordinate(x):
+            return x.clone()
+        dtype = torch.complex128 if x.is_complex() else torch.float64
+        parts = [k / total * state[name].to(dtype) for k, state in zip(w, states, strict=True)]
+        return sum(parts[1:], start=parts[0]).to(x.dtype)
 
-def pairs_of(method: str, a: Solution, b: Solution) -> list[Pair]:
-    """The pairs of a cost by name; "auto" chooses."""
-    name = natural(a, b) if method == "auto" else method
-    return COSTS[name](a, b)
+    return {name: average(name, x) for name, x in states[0].items()}

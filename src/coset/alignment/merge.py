@@ -38,6 +38,8 @@ def merge(
     units apart (a wider merged net) is not done.
     """
     given = [as_solution(one) for one in solutions]
+    if not given:
+        raise CosetError("There are no solutions to merge.")
     weights = _weights(weights, len(given))
     if (model is None) != (data is None):
         raise CosetError("Repairing norm statistics needs both model and data.")
@@ -55,4 +57,4 @@ def _weights(weights: Sequence[float] | None, n: int) -> list[float]:
     found = [1.0] * n if weights is None else [float(w) for w in weights]
     if len(found) != n or not all(0 <= w < float("inf") for w in found) or not sum(found) > 0:
         raise CosetError(f"{n} solutions need {n} weights that are not negative and not all zero, not {found}.")
-    return found
+    return [w / max(found) for w in found]  # so that their sum is finite

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from coset.alignment.activations import constrained, cross_statistics
 from coset.alignment.driver import Progress
 from coset.checks import State
-from coset.data import Data
+from coset.data import Data, as_split
+from coset.errors import CosetError, DataError
 from coset.symmetries import Symmetry
 
 
@@ -32,6 +33,13 @@ class Activations:
     bounded: bool = False
     batch_size: int = 500
 
+    def __post_init__(self) -> None:
+        for name, choices in (("kind", ("post", "pre")), ("measure", ("correlation", "l2"))):
+            if getattr(self, name) not in choices:
+                raise CosetError(
+                    f"The {name} of Activations is {getattr(self, name)!r}; choose {' or '.join(choices)}."
+                )
+
     def scores(
         self, a: State, b: State, sym: Symmetry, model: nn.Module, data: Data, device: torch.device, progress: Progress
     ) -> dict[str, Tensor]:
@@ -41,6 +49,8 @@ class Activations:
             progress(f"comparing activations ({kind}, {measure})")
             return cross_statistics(a, b, sym, model, data, kind, measure, batch_size=self.batch_size, device=device)
 
+        if not bool(as_split(data).inputs.isfinite().all()):
+            raise DataError("The inputs have NaN or infinite values, so activations cannot be compared.")
         found = statistics(self.kind, self.measure)
         if not self.bounded:
             return found

@@ -140,7 +140,10 @@ class PlainNode(Node):
                 if 2 * len(at) < len(now[units]):
                     left = Block(a.values.index_select(e, at.to(a.values.device)), a.labels)
                     new, old = {**now, units: now[units][at]}, {**old, units: self.seen[units][at]}
-            self.scores.add_(gram(left.values, _gathered(b, new) - _gathered(b, old), (), d)[0])
+            # In 16 bits the difference would be rounded, and 8-bit floats have none.
+            old_values, new_values = (_gathered(b, p) for p in (old, new))
+            dtype = torch.float64 if b.values.dtype == torch.float64 else torch.float32
+            self.scores.add_(gram(left.values, new_values.to(dtype) - old_values.to(dtype), (), d)[0])
 
     def _pairs(self, tensor: str) -> list[tuple[Block, Block]]:
         axes = self.problem.sym.axes[tensor]
@@ -162,7 +165,7 @@ class FibredNode(Node):
     """Units with an order of their own in each copy, or that meet themselves: scores against the moved B."""
 
     def propose(self, element: Element, trusted: set[str] | None) -> Move:
-        n, copies = self.known.size, math.prod(self.problem.sym.sets[base].size for base in self.known.over)
+        n, copies = self.known.size, self.problem.sym.copies(self.name)
         scores = torch.zeros(copies, n, n, device=self.problem.device)
         for tensor in self.tensors:
             for a, b in self.problem.blocks(tensor, element):

@@ -52,14 +52,15 @@ def align_population(population: State, reference: State, sym: Symmetry) -> Popu
         found = [maximise(Problem(sym, [Pair(reference, one)]), greedy=True) for one in states.unstack(population)]
         permutations = {name: torch.stack([one.element[name] for one in found]) for name in _moved(sym)}
         sweeps = max(one.sweeps for one in found)
-    element = sym.element(permutations)
     names = [name for name in reference if name in sym.axes and name not in sym.buffers]
+    before = _inner(reference, population, names)
+    after = _inner(reference, sym.act(sym.element(permutations), population), names)
+    worse = after < before  # where the first match led astray, and nothing led back
+    for name, p in permutations.items():
+        same = torch.arange(p.shape[-1]).expand(p.shape)
+        permutations[name] = torch.where(worse.reshape(-1, *[1] * (p.dim() - 1)), same, p)
     return PopulationMatch(
-        element,
-        _inner(reference, sym.act(element, population), names),
-        _inner(reference, population, names),
-        sweeps,
-        time.perf_counter() - start,
+        sym.element(permutations), torch.maximum(after, before), before, sweeps, time.perf_counter() - start
     )
 
 

@@ -56,9 +56,11 @@ class Problem:
         return [label for row in labels(self.sym.axes[name]) for label in row]
 
     def terms(self, name: str) -> list[tuple[Tensor, Tensor]]:
-        """(a, b) of each pair, B not moved; none for a tensor of integers."""
+        """(a, b) of each pair, B not moved; none for a tensor of integers, two for the parts of a complex one."""
         found = [(pair.a[name].to(self.device), pair.b[name].to(self.device)) for pair in self.pairs]
-        return [(a, b) for a, b in found if is_coordinate(a)]
+        real = [(a, b) for a, b in found if is_coordinate(a) and not a.is_complex()]
+        parts = [pair for a, b in found if a.is_complex() for pair in ((a.real, b.real), (a.imag, b.imag))]
+        return real + parts
 
     def blocks(self, name: str, element: Element) -> list[tuple[Block, Block]]:
         """The blocks of A and of the moved B."""

@@ -6,7 +6,6 @@ the numbers of the first, moved as g moves that axis. Nothing needs to be known 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -123,7 +122,7 @@ def places(sym: Symmetry, axis: Axis, name: str) -> Tensor | None:
             continue
         last = [block.where(one)[0] for one in wanted]
         rest = [d for d in range(block.values.dim()) if d not in last]
-        found.append(block.values.permute(*rest, *last).reshape(-1, _copies(sym, name), known.size))
+        found.append(block.values.permute(*rest, *last).reshape(-1, sym.copies(name), known.size))
     return torch.cat(found) if found else None
 
 
@@ -238,10 +237,6 @@ def _parts(axis: Axis) -> Iterator[Axis]:
     if not isinstance(axis, Units | Fixed):
         for part in axis.parts:
             yield from _parts(part)
-
-
-def _copies(sym: Symmetry, name: str) -> int:
-    return math.prod(sym.sets[base].size for base in sym.sets[name].over)
 
 
 def _distance(x: Tensor, y: Tensor) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from collections.abc import Mapping
@@ -19,11 +20,11 @@ from coset import state as states
 from coset.alignment import Match, Problem, maximise
 from coset.alignment import align as align_solutions
 from coset.alignment.problem import Pair
-from coset.cli import checkpoints, console, model
-from coset.errors import CosetError
+from coset.cli import checkpoints, console, model, outputs
+from coset.errors import CosetError, ModelError
 from coset.symmetries import Element, Symmetry, symmetry
 from coset.symmetries.replay import save_element
-from coset.symmetries.verify import TOLERANCE, difference
+from coset.symmetries.verify import TOLERANCE, difference, numbers
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Net:
         cls, name: str, arguments: str | None, inputs: list[str] | None, spec: Path | None, meta: bool, device: str
     ) -> Net:
         """Refuse options that do not go together before any work is done."""
+        if device == "meta":
+            raise CosetError("--device meta holds no numbers: choose cpu or cuda.")
         if not name and spec is None:
             raise CosetError("Name the model with --model, or give its symmetry with --symmetry.")
         try:
@@ -77,7 +80,9 @@ class Found:
 
 def run(request: Request, as_json: bool) -> None:
     """Align, verify, write and print."""
-    checkpoints.check_output("--output", request.output, [request.first, request.second])
+    checkpoints.check_output("--output", request.output, request.second, [request.first])
+    element_file = checkpoints.element_file(request.output)
+    outputs.check("--output", element_file, [".safetensors"], [request.first, request.second])
     if request.method in ("activations", "sinkhorn") and request.data is None:
         raise CosetError(f"--method {request.method} runs the model on data: name some with --data.")
     with console.steps(quiet=as_json) as say:
@@ -99,7 +104,8 @@ def run(request: Request, as_json: bool) -> None:
         "objectives": match.objectives,
         "distance_before": distances[0],
         "distance_after": distances[1],
-        "output_change": change,
+        "output_change": None if change is None else change[0],
+        "output_precision": None if change is None else change[1],
         "groups": len(found.sym.groups),
         "sweeps": match.sweeps,
         "seconds": match.seconds,
@@ -113,16 +119,21 @@ def run(request: Request, as_json: bool) -> None:
 
 
 def find(net: Net, weights: Path, say: console.Steps) -> Found:
-    """The symmetry: read from a file, or inferred, and verified on the weights unless there are none."""
-    if net.symmetry is not None:
-        return Found(Symmetry.from_json(_text(net.symmetry)))
+    """The symmetry: read from a file, or inferred, and verified on the weights if there is a model with some."""
+    given = Symmetry.from_json(_text(net.symmetry)) if net.symmetry is not None else None
+    if given is not None and not net.model:
+        return Found(given)
     say(f"building {net.model}")
     module = model.build(net.model, net.arguments, net.meta)
     args, kwargs = model.example_inputs(module, net.inputs, net.meta)
     if not net.meta:
         model.load(module, weights, quiet=True)
-    say(f"inferring the symmetry of {net.model}")
-    sym = symmetry(module, args, kwargs)
+    if given is not None and not net.meta:
+        say(f"verifying {net.symmetry} on {net.model}")
+        given.verify(module, args, kwargs)
+    elif given is None:
+        say(f"inferring the symmetry of {net.model}")
+    sym = given if given is not None else symmetry(module, args, kwargs)
     return Found(sym, None if net.meta else module, (args, kwargs))
 
 
@@ -143,8 +154,8 @@ def align(
         return maximise(problem, request.restarts, generator, greedy=True, progress=say.tick)
     split = data.load(request.data).train if request.data is not None else None
     return align_solutions(
-        {name: a[name] for name in checkpoints.known(a, found.sym)},
-        {name: b[name] for name in checkpoints.known(b, found.sym)},
+        checkpoints.runnable(a, found.sym, found.module, request.first),
+        checkpoints.runnable(b, found.sym, found.module, request.second),
         found.sym,
         request.method,
         found.module,
@@ -157,26 +168,42 @@ def align(
     )
 
 
-def function_change(found: Found, b: Mapping[str, Tensor], element: Element) -> float | None:
-    """The largest relative change of the output, in float64; None where there is no model with weights to run."""
+def function_change(found: Found, b: Mapping[str, Tensor], element: Element) -> tuple[float, str] | None:
+    """The largest relative change of the output, and the precision; None where there is no model with weights to run.
+
+    The numbers that are written are compared, so that rounding of factors in 16 bits counts.
+    """
     if found.module is None:
         return None
-    module = found.module.double()
-    before = states.to({name: b[name] for name in checkpoints.known(b, found.sym)}, dtype=torch.float64)
-    before = states.check(before, states.of(module), "the second checkpoint", unknown="ignore")
+    before = {name: b[name] for name in checkpoints.known(b, found.sym)}
+    after = found.sym.act(element, before)
+    rounded = [x.dtype for x in before.values() if x.dtype in TOLERANCE] if element.scales else []
+    own = next((x.dtype for x in found.module.parameters() if x.is_floating_point()), torch.float32)
+    for dtype in (torch.float64, own):
+        try:
+            outputs = [_outputs(found, state, dtype) for state in (before, after)]
+        except ModelError:
+            if dtype == own:
+                raise
+            continue  # some models convert to float32 on the way
+        change = difference(outputs[1], outputs[0])
+        limit = max(TOLERANCE.get(one, TOLERANCE[torch.float32]) for one in (dtype, *rounded))
+        if not change <= limit:
+            raise CosetError(f"The aligned network computes another function: its output changes by {change:.1e}.")
+        return change, str(dtype).removeprefix("torch.")
+    raise AssertionError
+
+
+def _outputs(found: Found, state: Mapping[str, Tensor], dtype: torch.dtype) -> list[Tensor]:
+    assert found.module is not None
+    module = copy.deepcopy(found.module).to(dtype).eval()
     args, kwargs = pytree.tree_map(
-        lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x, found.inputs
+        lambda x: x.to(dtype) if isinstance(x, Tensor) and x.is_floating_point() else x, found.inputs
     )
-    module.eval()
-    with torch.no_grad():
-        outputs = [
-            [x for x in pytree.tree_leaves(states.call(module, state, args, kwargs)) if isinstance(x, Tensor)]
-            for state in (before, found.sym.act(element, before))
-        ]
-    change = difference(outputs[1], outputs[0])
-    if not change <= TOLERANCE[torch.float64]:
-        raise CosetError(f"The aligned network computes another function: its output changes by {change:.1e}.")
-    return change
+    full = states.check(states.to(state, dtype=dtype), states.of(module), "the second checkpoint", unknown="ignore")
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # models that draw random numbers draw the same ones
+        return numbers(states.call(module, full, args, kwargs))
 
 
 def write(
@@ -214,6 +241,6 @@ def show(report: dict[str, Any]) -> None:
     if change is None:
         out.print("the model has no weights here, so the function was not checked by running it")
     else:
-        out.print(f"same function: the output changes by {change:.1e}, in float64")
+        out.print(f"same function: the output changes by {change:.1e}, in {report['output_precision']}")
     out.print(f"{report['groups']} groups, {report['sweeps']} sweeps, {report['seconds']:.2f} s")
     out.print(f"wrote {report['output']} and {report['element']}")

@@ -46,7 +46,7 @@ app = typer.Typer(
 )
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn at random.", min=0)]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn at random.", min=0, max=2**63 - 1)]
 Model = Annotated[str, typer.Option("--model", help="A name of the zoo, such as resnet20, or module:factory.")]
 Arguments = Annotated[str | None, typer.Option("--args", help="Arguments of the factory, as a JSON object.")]
 Inputs = Annotated[

@@ -25,7 +25,7 @@ class Request:
 
 def run(request: Request, as_json: bool) -> None:
     """Move every tensor that the symmetry knows, and carry the others over."""
-    checkpoints.check_output("--output", request.output, [request.element, request.checkpoint])
+    checkpoints.check_output("--output", request.output, request.checkpoint, [request.element])
     sym, element = load_element(request.element)
     if request.inverse:
         element = element.inverse()

@@ -53,7 +53,7 @@ def run(request: Request, as_json: bool) -> None:
         for path in (request.first, request.second):
             full = load_state(path, request.net.device)
             checkpoints.fitting(full, found.sym, path, "left out")
-            ends.append(Dirac({name: full[name] for name in checkpoints.known(full, found.sym)}))
+            ends.append(Dirac(checkpoints.runnable(full, found.sym, found.module, path)))
         a, b = ends
         sets = data.load(request.data, device=request.net.device)
         results: dict[str, Barrier] = {}

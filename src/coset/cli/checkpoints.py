@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from coset import state as states
 from coset.checkpoint import PICKLES, LazyState, load_state, open_state, save_state
 from coset.checks import refuse_names
 from coset.cli import console, outputs
@@ -22,14 +23,14 @@ def open_checkpoint(path: Path) -> Mapping[str, Tensor]:
     return load_state(path) if path.suffix in PICKLES else open_state(path)
 
 
-def check_output(option: str, path: Path, inputs: Iterable[Path]) -> None:
-    """Raise unless `path` is a safetensors file, or a new or empty folder for shards, and none of the inputs."""
-    inputs = list(inputs)
+def check_output(option: str, path: Path, source: Path, inputs: Iterable[Path]) -> None:
+    """Raise unless `path` is a safetensors file, or, if `source` has shards, a new or empty folder; and no input."""
+    inputs = [source, *inputs]
     if path.suffix == ".safetensors":
         outputs.check(option, path, [".safetensors"], inputs)
         return
-    if path.suffix:
-        raise CosetError(f"{option} {path} must end in .safetensors, or be a folder for shards.")
+    if not (source.is_dir() or source.name.endswith(".index.json")):
+        raise CosetError(f"{option} {path} must end in .safetensors; only shards are written to a folder.")
     if path.is_file() or (path.is_dir() and any(path.iterdir())):
         raise CosetError(f"{option} {path} exists and is never overwritten: choose another name.")
     if not path.parent.is_dir():
@@ -60,15 +61,31 @@ def known(checkpoint: Mapping[str, Tensor], sym: Symmetry) -> list[str]:
     return [name for name in sym.axes if name in checkpoint]
 
 
+def runnable(
+    checkpoint: Mapping[str, Tensor], sym: Symmetry, module: nn.Module | None, path: Path
+) -> dict[str, Tensor]:
+    """The tensors that the symmetry knows, in the precision of the model and with its ties, if there is a model."""
+    state = {name: checkpoint[name] for name in known(checkpoint, sym)}
+    if module is None:
+        return state
+    own = states.of(module)
+    checked = states.check(state, own, str(path), unknown="ignore")
+    return {name: x.to(own[name].dtype) for name, x in checked.items()}
+
+
 def write(source: Mapping[str, Tensor], path: Path, read: Callable[[str], Tensor], metadata: Mapping[str, str]) -> None:
     """Write the tensors of `source` as `read` gives them, one at a time where `source` is lazy."""
     with outputs.writing("--output", path):
         if isinstance(source, LazyState):
-            write_like(source, path, read, metadata)
+            write_like(source, path, lambda name: _finite(name, read(name)), metadata)
         else:
-            if path.suffix != ".safetensors":
-                raise CosetError(f"--output {path} must end in .safetensors, since the input is one file.")
-            save_state({name: read(name) for name in source}, path, metadata)
+            save_state({name: _finite(name, read(name)) for name in source}, path, metadata)
+
+
+def _finite(name: str, x: Tensor) -> Tensor:
+    """Factors may lead out of the range of 16 bits."""
+    check_finite({name: x}, [name], "the result")
+    return x
 
 
 def element_file(path: Path) -> Path:

@@ -49,7 +49,8 @@ def run(request: Request, as_json: bool) -> None:
             full = load_state(path)
             checkpoints.fitting(full, found.sym, path, "taken from the first checkpoint")
             states.append(full)
-        known = [Dirac({name: state[name] for name in checkpoints.known(state, found.sym)}) for state in states]
+        pairs = zip(states, request.inputs, strict=True)
+        known = [Dirac(checkpoints.runnable(state, found.sym, found.module, path)) for state, path in pairs]
         chosen = data.load(request.data, device=request.net.device) if request.data is not None else None
         say("aligning and averaging")
         merged = merge(
@@ -76,7 +77,9 @@ def run(request: Request, as_json: bool) -> None:
                 "merged": evaluate(merged, found.module, chosen.test).accuracy,
             }
         with outputs.writing("--output", request.output):
-            save_state({**states[0], **merged.mean}, request.output)
+            merged_names = [name for name in states[0] if name in merged.mean]
+            written = {name: merged.mean[name].to(states[0][name].dtype) for name in merged_names}
+            save_state({**states[0], **written}, request.output)
     if as_json:
         typer.echo(json.dumps(report, indent=1, allow_nan=False))
     else:

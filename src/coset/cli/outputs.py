@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from coset.checkpoint import INDEX
 from coset.errors import CosetError
 
 
@@ -14,9 +13,8 @@ def check(option: str, path: Path | None, suffixes: Sequence[str], inputs: Seque
     """Raise unless `path` has one of the suffixes, lies in a folder that exists, and is none of the inputs."""
     if path is None:
         return
-    for given in inputs:
-        # A folder of shards is read through its index.
-        for source in [] if given is None else [given, given / INDEX]:
+    with writing(option, path):  # a name may be too long to be looked for
+        for source in [source for given in inputs if given is not None for source in _sources(given)]:
             if path.exists() and source.exists() and path.samefile(source):
                 raise CosetError(f"{option} {path} is an input and is never overwritten: choose another name.")
     if path.suffix not in suffixes:
@@ -25,6 +23,13 @@ def check(option: str, path: Path | None, suffixes: Sequence[str], inputs: Seque
         raise CosetError(f"{option} {path} is a folder: name a file in it.")
     if not path.parent.is_dir():
         raise CosetError(f"{option} {path} cannot be written: there is no folder {path.parent}.")
+
+
+def _sources(given: Path) -> list[Path]:
+    """The files that an input is read from: of a folder, or of an index, all that lie beside it."""
+    if given.is_dir():
+        return [given, *given.iterdir()]
+    return [given, *given.parent.glob("*.safetensors")] if given.name.endswith(".index.json") else [given]
 
 
 @contextmanager

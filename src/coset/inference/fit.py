@@ -119,4 +119,6 @@ def _check(model: nn.Module, split: Split, device: torch.device) -> None:
     """Find out before training that the model does not fit the data; on CUDA a wrong class kills the process."""
     few = split.inputs[:2]
     with evaluating(model, device) as ready:
-        check_targets(split.targets, as_logits(ready(few), model, len(few)))
+        check_targets(split.targets, as_logits(states.call(ready, states.of(ready), (few,)), model, len(few)))
+    if not any(p.requires_grad for p in model.parameters()):
+        raise CosetError(f"{type(model).__name__} has no parameters to train: all are frozen, or there are none.")

@@ -88,6 +88,7 @@ def open_folder(
         "model": type(model).__name__,
         "tensors": {name: list(x.shape) for name, x in model.state_dict().items() if isinstance(x, torch.Tensor)},
         "data": _digest(split),
+        "layers": hashlib.sha256(repr(model).encode()).hexdigest()[:16],  # an activation has no tensor to be known by
     }
     file = out / SETTINGS
     if file.exists():
@@ -95,7 +96,7 @@ def open_folder(
             found = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise CosetError(f"{file} is not JSON: choose another folder.") from error
-        for key in wanted.keys() | found.keys():
+        for key in [*wanted, *(key for key in found if key not in wanted)]:
             if found.get(key) != wanted.get(key):
                 raise CosetError(
                     f"{out} holds a run with another {key} ({_short(found.get(key))}, not {_short(wanted.get(key))}): "

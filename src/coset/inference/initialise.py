@@ -1,8 +1,11 @@
 """Fresh parameters for a model that has some."""
 
 import copy
+from collections.abc import Callable
 
+import torch
 from torch import nn
+from torch.nn.utils import parametrize
 
 from coset.errors import ModelError
 
@@ -14,13 +17,16 @@ def fresh(model: nn.Module) -> nn.Module:
     A parameter that lies in no such module must be constant, like the ones and zeros of a norm, and stays:
     otherwise nobody knows how to draw it.
     """
-    made = copy.deepcopy(model).cpu()
+    try:
+        made = copy.deepcopy(model).cpu()
+    except RuntimeError as error:  # the old weight norm keeps a tensor that is part of a graph
+        raise ModelError(f"{type(model).__name__} cannot be copied: {str(error).splitlines()[0]}") from error
     drawn: set[int] = set()
     for module in reversed(list(made.modules())):
         # MultiheadAttention and Transformer have it under a private name.
         reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
         if callable(reset):
-            reset()
+            _reset(module, reset)
             drawn.update(id(p) for p in module.parameters())
     for name, p in made.named_parameters():
         if id(p) not in drawn and p.numel() > 1 and bool((p != p.flatten()[0]).any()):
@@ -29,3 +35,23 @@ def fresh(model: nn.Module) -> nn.Module:
                 f"Parameter '{name}' cannot be drawn anew: give {owner} a method reset_parameters() that does it."
             )
     return made
+
+
+def _reset(module: nn.Module, reset: Callable[[], object]) -> None:
+    """Draw a module's parameters; those of a parametrized weight from the weight that was drawn."""
+    if not parametrize.is_parametrized(module):
+        reset()
+        return
+    assert isinstance(module.parametrizations, nn.ModuleDict)
+    names = list(module.parametrizations)
+    # The weight is computed at each look, so what is written into it is lost, but for inside this block.
+    with torch.no_grad(), parametrize.cached():
+        for name in names:
+            getattr(module, name)
+        reset()
+        drawn = {name: getattr(module, name).clone() for name in names}
+    try:
+        for name, weight in drawn.items():
+            setattr(module, name, weight)
+    except (NotImplementedError, RuntimeError) as error:
+        raise ModelError(f"The parametrized {type(module).__name__} cannot be drawn anew: {error}") from error

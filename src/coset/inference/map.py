@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -50,8 +51,8 @@ class MAP(Method):
         limits = {"rate": 0.0, "epochs": 1, "batch_size": 1}
         for name, least in limits.items():
             value = getattr(self, name)
-            if value is not None and not (value > 0 and value >= least):
-                raise CosetError(f"MAP: {name} must be positive, not {value!r}.")
+            if value is not None and not (0 < value < math.inf and value >= least):
+                raise CosetError(f"MAP: {name} must be positive and finite, not {value!r}.")
         if not (self.weight_decay >= 0 and 0 <= self.momentum < 1):
             raise CosetError(
                 f"MAP: weight_decay must not be negative and momentum must be in [0, 1), not {self.weight_decay!r} and "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -62,14 +63,18 @@ class Barrier:
         return barriers({"": self})
 
     def to_json(self) -> str:
-        """All numbers as one JSON object."""
+        """All numbers as one JSON object; what is not finite is null, since JSON has no infinity."""
+
+        def finite(values: tuple[float, ...] | None) -> list[float | None] | None:
+            return None if values is None else [x if math.isfinite(x) else None for x in values]
+
         record = {
-            "height": self.height,
-            "endpoints": self.endpoints,
+            "height": self.height if math.isfinite(self.height) else None,
+            "endpoints": finite(self.endpoints),
             "t": self.t,
-            "loss": self.loss,
-            "accuracy": self.accuracy,
-            "loss_error": self.loss_error,
+            "loss": finite(self.loss),
+            "accuracy": finite(self.accuracy),
+            "loss_error": finite(self.loss_error),
         }
         return json.dumps(record, allow_nan=False)
 

@@ -82,6 +82,8 @@ def repair(
         return recompute_norms(model, state, data, batch_size, device)
     net, home = _copy(model, state, device)
     layers = _hidden(net, sym)
+    if not layers:
+        return {name: x.clone() for name, x in state.items()}
     split = as_split(data)
 
     def measure(point: State, targets: State | None = None) -> dict[str, Tensor]:

@@ -70,13 +70,14 @@ class Symmetry:
                 for name in names(axis):
                     members[name].append((tensor, d))
         return tuple(
-            Group(known.name, known.size, tuple(members[known.name]), self._copies(known), known.over)
+            Group(known.name, known.size, tuple(members[known.name]), self.copies(known.name), known.over)
             for known in self.sets.values()
             if known.movable and members[known.name]
         )
 
-    def _copies(self, known: IndexSet) -> int:
-        return math.prod(self.sets[base].size for base in known.over)
+    def copies(self, name: str) -> int:
+        """How many independent orders a set has: one for each combination of the units it lies over."""
+        return math.prod(self.sets[base].size for base in self.sets[name].over)
 
     @property
     def log_order(self) -> float:
@@ -109,7 +110,7 @@ class Symmetry:
 
         permutations = {
             known.name: torch.rand(
-                shape(known.name, self._copies(known), known.size), generator=generator, device=device
+                shape(known.name, self.copies(known.name), known.size), generator=generator, device=device
             ).argsort(-1)
             for known in self.sets.values()
             if known.movable

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coset.checkpoint import open_state, save_state
 from coset.errors import StateError
-from coset.symmetries.group import Element
+from coset.symmetries.group import Element, Scaling
 from coset.symmetries.model_group import Symmetry
 
 METADATA = "coset.symmetry"
@@ -36,13 +36,23 @@ def load_element(path: str | Path) -> tuple[Symmetry, Element]:
         x = stored[key]
         if kind == "permutation" and name in sym.sets:
             known = sym.sets[name]
-            if x.shape[-1:] != (known.size,) or not bool((x.sort(-1).values == x.new_tensor(range(known.size))).all()):
+            shape = (sym.copies(name), known.size) if known.over else (known.size,)
+            if x.shape != shape or not bool((x.sort(-1).values == x.new_tensor(range(known.size))).all()):
                 raise StateError(f"'{key}' in {path} is not a permutation of {known.size} units.")
             permutations[name] = x.long()
         elif kind == "scale" and name in factors:
-            if not bool((x.isfinite() & (x != 0)).all()):
-                raise StateError(f"'{key}' in {path} has factors that are zero or not finite.")
-            scales[name] = x
+            scales[name] = _factors(key, x, factors[name], path)
         else:
             raise StateError(f"'{key}' in {path} belongs to no group or scaling of its symmetry.")
     return sym, sym.element(permutations, scales)
+
+
+def _factors(key: str, x: Tensor, scaling: Scaling, path: str | Path) -> Tensor:
+    shape = (scaling.copies, scaling.size) if scaling.over else (scaling.size,)
+    if x.shape != shape:
+        raise StateError(f"'{key}' in {path} has shape {tuple(x.shape)} where {shape} is expected.")
+    good = x.abs() == 1 if scaling.kind == "sign" else x.isfinite() & (x > 0)
+    if not bool(good.all()):
+        wanted = "1 or -1" if scaling.kind == "sign" else "positive and finite"
+        raise StateError(f"'{key}' in {path} has factors that are not {wanted}.")
+    return x

@@ -167,10 +167,7 @@ class _Runner:
         # Models that draw random numbers in evaluation mode must draw the same ones each time.
         torch.manual_seed(self.seed)
         args, kwargs = (self.args, self.kwargs) if not other_input else self._another_input()
-        output = states.call(self.model, state, args, kwargs)
-        tensors = [t.detach() for t in pytree.tree_leaves(_plain(output)) if isinstance(t, Tensor)]
-        real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
-        return [t.double() for t in real if t.is_floating_point()]
+        return numbers(states.call(self.model, state, args, kwargs))
 
     def _another_input(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         generator = torch.Generator().manual_seed(self.seed + 1)
@@ -305,6 +302,13 @@ class _Runner:
         if change < ROUGH:
             return None
         return f"the factors {scaling.name!r} are not even nearly a symmetry: the output changes by {change:.1e}"
+
+
+def numbers(output: Any) -> list[Tensor]:
+    """All floating and complex tensors of what a model returned, as float64."""
+    tensors = [t.detach() for t in pytree.tree_leaves(_plain(output)) if isinstance(t, Tensor)]
+    real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
+    return [t.double() for t in real if t.is_floating_point()]
 
 
 def _plain(output: Any) -> Any:
