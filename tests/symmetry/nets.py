@@ -756,8 +756,9 @@ add("vit_zoo", "8*1 4 2/4*2 32", lambda: (zoo.ViT(8, 1, 4, 4, 8, 3, 2), (torch.r
 def transformer_module() -> Sample:
     # Source and target streams share the embedding, so they are one group of 8.
     def forward(m: Net, x: Tensor, y: Tensor) -> Tensor:
-        mask = nn.Transformer.generate_square_subsequent_mask(4, dtype=x.dtype)
-        return m.head(m.core(m.embed(x), m.embed(y), tgt_mask=mask))
+        mask = nn.Transformer.generate_square_subsequent_mask(4, dtype=m.head.weight.dtype)
+        # Said and not detected: torch would compare the mask's numbers, which torch.export cannot follow.
+        return m.head(m.core(m.embed(x), m.embed(y), tgt_mask=mask, tgt_is_causal=True))
 
     core = nn.Transformer(8, 4, 1, 1, 5, 0.0, batch_first=True)
     return Net(forward, embed=nn.Embedding(7, 8), core=core, head=lin(8, 2)), (
