@@ -15,66 +15,118 @@ if TYPE_CHECKING:
     # From the files themselves: in an import cycle mypy takes `coset.inference.fit` for the file.
     from coset.alignment.api import align, align_many
     from coset.alignment.merge import merge
+    from coset.inference.deep_ensemble import DeepEnsemble
+    from coset.inference.diagnostics import diagnose, ess, r_hat
+    from coset.inference.elbo import elbo
     from coset.inference.fit import fit
+    from coset.inference.hmc import HMC
+    from coset.inference.laplace import Laplace
     from coset.inference.map import MAP
+    from coset.inference.sghmc import SGHMC
+    from coset.inference.sgld import SGLD
+    from coset.inference.symmetrized_vi import SymmetrizedVI
+    from coset.inference.vi import VI
+    from coset.orbits.overlap import overlap
     from coset.paths.barrier import barrier
     from coset.paths.geodesic import geodesic
     from coset.paths.mixture import mixture
+    from coset.paths.plane import plane
     from coset.solutions.dirac import Dirac
+    from coset.solutions.ensemble import Ensemble
     from coset.solutions.evaluate import evaluate
+    from coset.solutions.full import FullGaussian
     from coset.solutions.gaussian import Gaussian
+    from coset.solutions.kronecker import KroneckerGaussian
     from coset.solutions.load import load
     from coset.solutions.mixture import Mixture
+    from coset.solutions.moments import moments
     from coset.solutions.predict import predict
+    from coset.solutions.symmetrized import Symmetrized
     from coset.solutions.wasserstein import wasserstein
     from coset.symmetries import Element, Group, Symmetry, symmetry
 
 __all__ = [
+    "HMC",
     "MAP",
+    "SGHMC",
+    "SGLD",
+    "VI",
     "CosetError",
     "DataError",
+    "DeepEnsemble",
     "Dirac",
     "Element",
+    "Ensemble",
+    "FullGaussian",
     "Gaussian",
     "Group",
+    "KroneckerGaussian",
+    "Laplace",
     "Mixture",
     "ModelError",
     "StateError",
+    "Symmetrized",
+    "SymmetrizedVI",
     "Symmetry",
     "SymmetryError",
     "__version__",
     "align",
     "align_many",
     "barrier",
+    "diagnose",
+    "elbo",
+    "ess",
     "evaluate",
     "fit",
     "geodesic",
     "load",
     "merge",
     "mixture",
+    "moments",
+    "overlap",
+    "plane",
     "predict",
+    "r_hat",
     "symmetry",
     "wasserstein",
 ]
 
 _HOMES = {
+    "Symmetrized": "coset.solutions",
+    "SymmetrizedVI": "coset.inference.symmetrized_vi",
+    "elbo": "coset.inference.elbo",
+    "overlap": "coset.orbits.overlap",
+    "HMC": "coset.inference",
+    "SGHMC": "coset.inference",
+    "SGLD": "coset.inference",
+    "DeepEnsemble": "coset.inference",
+    "VI": "coset.inference",
     "Dirac": "coset.solutions",
     "Element": "coset.symmetries",
+    "Ensemble": "coset.solutions",
+    "FullGaussian": "coset.solutions",
     "Gaussian": "coset.solutions",
     "Group": "coset.symmetries",
     "MAP": "coset.inference",
+    "KroneckerGaussian": "coset.solutions",
+    "Laplace": "coset.inference",
     "Mixture": "coset.solutions",
     "Symmetry": "coset.symmetries",
     "align": "coset.alignment",
     "align_many": "coset.alignment",
     "barrier": "coset.paths",
+    "diagnose": "coset.inference",
+    "ess": "coset.inference",
     "evaluate": "coset.solutions",
     "fit": "coset.inference",
     "geodesic": "coset.paths",
     "load": "coset.solutions",
     "merge": "coset.alignment",
     "mixture": "coset.paths",
+    "moments": "coset.solutions",
+    "plane": "coset.paths",
     "predict": "coset.solutions",
+    "r_hat": "coset.inference",
     "symmetry": "coset.symmetries",
     "wasserstein": "coset.solutions",
 }

@@ -8,7 +8,8 @@ from alignment_nets import SPECS, network, random_state
 
 import coset
 from coset import state as states
-from coset.alignment import ManyMatch, PopulationMatch
+from coset.alignment import ManyMatch, PopulationMatch, barycenter
+from coset.alignment.precision import wide
 from coset.errors import CosetError
 from coset.symmetries import Element, Symmetry
 
@@ -91,3 +92,14 @@ def test_errors() -> None:
         coset.align_many([a, a], sym, 3)
     with pytest.raises(CosetError, match="give a reference"):
         coset.align_many([a, a], sym, method="activations")
+
+
+def test_a_merged_regression_keeps_its_noise() -> None:
+    """As a deviation it is averaged; networks with and without it do not mix."""
+    state = {"weight": torch.ones(2, 2)}
+    merged = barycenter([coset.Dirac(state, noise=0.1), coset.Dirac(state, noise=0.4)], [2.0, 1.0])
+    assert merged.noise == pytest.approx(0.2)
+    spread = coset.Gaussian(state, state, noise=0.3)
+    assert barycenter([spread, spread]).noise == pytest.approx(0.3) and wide(spread).noise == 0.3
+    with pytest.raises(CosetError, match="Some of these solutions have noise"):
+        barycenter([coset.Dirac(state, noise=0.1), coset.Dirac(state)])

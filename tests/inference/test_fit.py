@@ -20,7 +20,7 @@ from coset.checkpoint import load_state
 from coset.data import Split
 from coset.errors import CosetError, DataError, ModelError
 from coset.inference import Epoch
-from coset.inference.folder import ReplicaFolder
+from coset.inference.folder import RowFolder
 
 QUICK = coset.MAP(epochs=4, batch_size=16, rate=0.01)
 
@@ -188,7 +188,7 @@ def test_bad_input(split: Split) -> None:
         coset.fit(net, split, QUICK, replicas=0)
     with pytest.raises(CosetError, match="seed must not be negative"):
         coset.fit(net, split, QUICK, seed=-1)
-    with pytest.raises(DataError, match="only classification"):
+    with pytest.raises(DataError, match="do not fit outputs of shape"):
         coset.fit(net, (split.inputs, split.targets.float()), QUICK)
     with pytest.raises(DataError, match="but the model has the classes 0 to 2"):
         coset.fit(net, (split.inputs, split.targets + 1), QUICK)
@@ -267,7 +267,7 @@ class TestFolder:
     def test_a_damaged_checkpoint_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "checkpoint.pt").write_bytes(b"nonsense")
         with pytest.raises(CosetError, match=r"checkpoint\.pt is damaged"):
-            ReplicaFolder(tmp_path).resume(torch.device("cpu"))
+            RowFolder(tmp_path).resume(torch.device("cpu"))
 
     def test_out_that_cannot_be_written(self, split: Split, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coset.inference.augment import PADDING, augment
-from coset.inference.randomness import Randomness
+from coset.inference.randomness import Randomness, seeded
 from coset.inference.schedule import SCHEDULES
 
 CPU = torch.device("cpu")
@@ -46,23 +46,36 @@ def test_random_numbers_go_on_where_they_were_and_leave_the_others_alone() -> No
     torch.manual_seed(1)
     outside = torch.rand(4)
     torch.manual_seed(1)
-    own = Randomness(0, 0, CPU)
+    own = Randomness(0, [(0,), (1,)], CPU)
     with own.active():
         first = torch.rand(2)
+    saved = own.states
     assert torch.equal(torch.rand(2), outside[:2])
     with pytest.raises(RuntimeError), own.active():
-        second = torch.rand(2, generator=own.generator)
+        second = torch.rand(2)
+        private = torch.rand(2, generator=own.generators[1])
         raise RuntimeError
     assert torch.equal(torch.rand(2), outside[2:])
-    again = Randomness(0, 0, CPU)
+    again = Randomness(0, [(0,), (1,)], CPU)
     with again.active():
         assert torch.equal(torch.rand(4), torch.cat([first, second]))
+    again.states = saved
+    assert torch.equal(torch.rand(2, generator=again.generators[1]), private)
 
 
-def test_all_seeds_and_replicas_differ() -> None:
+def test_a_networks_own_numbers_do_not_depend_on_who_is_beside_it() -> None:
+    alone, beside = Randomness(3, [(1,)], CPU), Randomness(3, [(0,), (1,)], CPU)
+    assert torch.equal(torch.rand(2, generator=alone.generators[0]), torch.rand(2, generator=beside.generators[1]))
+
+
+def test_all_seeds_replicas_and_purposes_differ() -> None:
     drawn = set()
     for seed in range(5):
         for replica in range(5):
-            with Randomness(seed, replica, CPU).active():
+            numbers = Randomness(seed, [(replica,)], CPU)
+            drawn.add(torch.rand((), generator=numbers.generators[0]).item())
+            with numbers.active():
                 drawn.add(torch.rand(()).item())
-    assert len(drawn) == 25
+            with seeded(seed, (replica,)):
+                drawn.add(torch.rand(()).item())
+    assert len(drawn) == 75

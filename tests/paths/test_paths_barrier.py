@@ -12,6 +12,7 @@ from coset import state as states
 from coset.data import Split
 from coset.errors import CosetError, DataError
 from coset.paths import Barrier
+from coset.solutions import Solution
 
 Pair = tuple[Tensor, Tensor]
 
@@ -43,16 +44,21 @@ def log_likelihoods(state: dict[str, Tensor], data: Pair) -> tuple[np.ndarray, n
     return logs, logs[np.arange(len(z)), data[1].numpy()]
 
 
+def turned(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The same function with the hidden units in another order."""
+    turn = torch.tensor([3, 4, 5, 0, 1, 2])
+    return {
+        "0.weight": state["0.weight"][turn],
+        "0.bias": state["0.bias"][turn],
+        "2.weight": state["2.weight"][:, turn],
+        "2.bias": state["2.bias"],
+    }
+
+
 def test_a_line_between_points(net: nn.Module, ends: list[dict[str, Tensor]], data: Pair) -> None:
     """From a perfect classifier to the same one with its units in another order."""
     data = data[0], torch.from_numpy(log_likelihoods(ends[0], data)[0].argmax(1))
-    first, turn = ends[0], torch.tensor([3, 4, 5, 0, 1, 2])
-    ends[1] = {
-        "0.weight": first["0.weight"][turn],
-        "0.bias": first["0.bias"][turn],
-        "2.weight": first["2.weight"][:, turn],
-        "2.bias": first["2.bias"],
-    }
+    ends[1] = turned(ends[0])
     seen: list[tuple[int, int]] = []
     path = coset.geodesic(*ends)
     r = coset.barrier(path, net, data, points=7, batch_size=16, progress=lambda *step: seen.append(step))
@@ -103,6 +109,50 @@ def test_a_mixture_has_no_barrier(net: nn.Module, ends: list[dict[str, Tensor]],
     assert r.loss[1] == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("kind", ["geodesic", "from a point", "mixture"])
+def test_the_error_of_the_height_is_that_of_repeated_runs(
+    kind: str, net: nn.Module, ends: list[dict[str, Tensor]], data: Pair
+) -> None:
+    """Noise that the peak shares with the ends is not counted twice; parts of a mixture get more draws as t grows."""
+    data = data[0], torch.from_numpy(log_likelihoods(ends[0], data)[0].argmax(1))
+    a, b = (coset.Gaussian(m, {n: torch.full_like(x, 0.2) for n, x in m.items()}) for m in (ends[0], turned(ends[0])))
+    line = coset.geodesic(coset.Dirac(ends[0]) if kind == "from a point" else a, b)
+
+    def path(t: float) -> Solution:
+        return coset.Mixture([line(t), a], [1 - t / 3, t / 3]) if kind == "mixture" else line(t)
+
+    runs = [
+        coset.barrier(path, net, data, points=3, samples=100, generator=torch.Generator().manual_seed(s))
+        for s in range(40)
+    ]
+    told = np.mean([run.height_error for run in runs])  # type: ignore[arg-type]
+    seen = np.std([run.height for run in runs], ddof=1)
+    assert told == pytest.approx(seen, rel=0.3)
+    assert all(run.height > 0.02 for run in runs)
+
+
+def test_a_height_without_noise_has_no_error(net: nn.Module, ends: list[dict[str, Tensor]], data: Pair) -> None:
+    assert coset.barrier(coset.geodesic(*ends), net, data, points=3).height_error == 0
+    q = coset.Gaussian(ends[0], {n: torch.full_like(x, 0.3) for n, x in ends[0].items()})
+    assert coset.barrier(lambda t: q, net, data, points=3, samples=9).height_error == pytest.approx(0, abs=1e-15)
+    assert coset.barrier(lambda t: q, net, data, points=3, samples=1).height_error is None
+
+
+def test_values_have_no_accuracy(data: Pair) -> None:
+    net = nn.Linear(3, 2)
+    ends = [{"weight": torch.full((2, 3), float(k)), "bias": torch.zeros(2)} for k in (1, 3)]
+    a, b = (coset.Dirac(end, noise=0.5 * k) for k, end in enumerate(ends, 1))
+    pairs = data[0], data[0][:, :2].abs()
+    r = coset.barrier(coset.geodesic(a, b), net, pairs, points=3)
+    x, y = (z.double().numpy() for z in pairs)
+    for t, loss in zip(r.t, r.loss, strict=True):
+        residual, noise = y - (1 + 2 * t) * x.sum(1, keepdims=True), 0.5 + 0.5 * t
+        expected = ((residual / noise) ** 2 / 2 + np.log(noise) + np.log(2 * np.pi) / 2).sum(1).mean()
+        assert loss == pytest.approx(expected, rel=1e-5)
+    assert r.accuracy is None and len(r.plot().axes) == 1
+    assert json.loads(r.to_json())["accuracy"] is None and json.loads(r.to_json())["height_error"] == 0
+
+
 def test_norms_are_repaired_at_every_state(data: Pair) -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 4))
@@ -132,5 +182,5 @@ def test_refusals(net: nn.Module, ends: list[dict[str, Tensor]], data: Pair) -> 
     path = coset.geodesic(*ends)
     with pytest.raises(CosetError, match="1 points are too few"):
         coset.barrier(path, net, data, points=1)
-    with pytest.raises(DataError, match="only classification"):
+    with pytest.raises(DataError, match="are values, but this solution has no noise"):
         coset.barrier(path, net, (data[0], data[0][:, :1]))

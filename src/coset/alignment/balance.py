@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.alignment.views import Block, blocks
 from coset.checks import State
 from coset.symmetries import Element, ScaledAxis, Scaling, Symmetry
 from coset.symmetries.axes import layout
+from coset.symmetries.views import Block, blocks
 
 ROUNDS = 50
 SETTLED = 1e-5  # of the logarithm of a factor

@@ -111,14 +111,29 @@ def _pairwise(moved: Sequence[Solution], problem: Callable[[Solution, Solution],
 
 
 def barycenter(solutions: Sequence[Solution], weights: Sequence[float] | None = None) -> Solution:
-    """The W2 barycenter: the mean of points; of diagonal Gaussians the mean of means and of deviations."""
+    """The W2 barycenter: the mean of points; of diagonal Gaussians the mean of means and of deviations.
+
+    The noise of regressions is a deviation too.
+    """
+    noise = _mean_noise(solutions, weights)
     if all(isinstance(one, Gaussian) for one in solutions):
         gaussians = [one for one in solutions if isinstance(one, Gaussian)]
-        return Gaussian(_mean([one.mean for one in gaussians], weights), _mean([one.std for one in gaussians], weights))
+        mean, std = (_mean([getattr(one, part) for one in gaussians], weights) for part in ("mean", "std"))
+        return Gaussian(mean, std, noise)
     if not all(isinstance(one, Dirac) for one in solutions):
         kinds = ", ".join(sorted({type(one).__name__ for one in solutions}))
         raise CosetError(f"A barycenter needs solutions of one kind, points or diagonal Gaussians, not {kinds}.")
-    return Dirac(_mean([one.mean for one in solutions], weights))
+    return Dirac(_mean([one.mean for one in solutions], weights), noise)
+
+
+def _mean_noise(solutions: Sequence[Solution], weights: Sequence[float] | None) -> float | None:
+    w = [1.0] * len(solutions) if weights is None else list(weights)
+    known = [(weight, one.noise) for weight, one in zip(w, solutions, strict=True) if one.noise is not None]
+    if not known:
+        return None
+    if len(known) < len(solutions):
+        raise CosetError("Some of these solutions have noise and some have none: give it to all or to none.")
+    return sum(weight * noise for weight, noise in known) / sum(w)
 
 
 def _mean(states: Sequence[State], weights: Sequence[float] | None) -> dict[str, Tensor]:

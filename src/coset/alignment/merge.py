@@ -50,7 +50,8 @@ def merge(
     if model is None or data is None or not isinstance(merged, Dirac):
         return merged
     progress("repairing the norm statistics")
-    return Dirac(repair(model, merged.state, [one.mean for one in moved], sym, data, weights=weights, device=device))
+    ends = [one.mean for one in moved]
+    return Dirac(repair(model, merged.state, ends, sym, data, weights=weights, device=device), merged.noise)
 
 
 def _weights(weights: Sequence[float] | None, n: int) -> list[float]:

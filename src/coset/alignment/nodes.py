@@ -14,9 +14,9 @@ from torch import Tensor
 
 from coset.alignment.gram import gram
 from coset.alignment.problem import Problem, moved_scores
-from coset.alignment.views import Block, Label, blocks, labels
 from coset.assignment import Duals, solve, solve_many
 from coset.symmetries import Element
+from coset.symmetries.views import Block, Label, blocks, labels
 
 # Beyond this many scores at once, the copies of a set are not compared pair by pair with their inner units.
 LARGEST_JOINT = 2**28

@@ -13,10 +13,10 @@ from coset import state as states
 from coset.alignment.driver import LARGEST_SWEEPS, ROUNDING, maximise
 from coset.alignment.nodes import Node, PlainNode, nodes
 from coset.alignment.problem import Pair, Problem
-from coset.alignment.views import blocks
 from coset.assignment import solve_many
 from coset.checks import State
 from coset.symmetries import Element, Symmetry
+from coset.symmetries.views import blocks
 
 # Scores computed at once.
 ENTRIES = 2**24

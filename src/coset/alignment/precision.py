@@ -11,7 +11,7 @@ from coset.solutions import Dirac, Gaussian, Solution
 def as_in(model: nn.Module, solution: Solution) -> Dirac:
     """The mean of a solution in the precision in which the model takes it."""
     own = {name: x.dtype for name, x in model.state_dict().items()}
-    return Dirac({name: x.to(own[name]) if name in own else x for name, x in solution.mean.items()})
+    return Dirac({name: x.to(own[name]) if name in own else x for name, x in solution.mean.items()}, solution.noise)
 
 
 def wide(solution: Solution) -> Solution:
@@ -21,5 +21,5 @@ def wide(solution: Solution) -> Solution:
         return {name: x.float() if x.is_floating_point() and x.element_size() < 4 else x for name, x in state.items()}
 
     if isinstance(solution, Gaussian):
-        return Gaussian(widened(solution.mean), widened(solution.std))
-    return Dirac(widened(solution.mean)) if isinstance(solution, Dirac) else solution
+        return Gaussian(widened(solution.mean), widened(solution.std), solution.noise)
+    return Dirac(widened(solution.mean), solution.noise) if isinstance(solution, Dirac) else solution

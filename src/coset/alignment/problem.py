@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from coset.alignment.gram import inner
-from coset.alignment.views import Block, Label, blocks, labels
 from coset.checks import State, is_coordinate
 from coset.symmetries import Element, Symmetry
+from coset.symmetries.views import Block, Label, blocks, labels
 
 
 @dataclass(frozen=True)

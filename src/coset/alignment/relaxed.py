@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from coset.alignment.views import Block, blocks
 from coset.checks import State, is_coordinate
 from coset.symmetries import Element, Symmetry
+from coset.symmetries.views import Block, blocks
 
 
 def act(sym: Symmetry, matrices: Mapping[str, Tensor], state: State) -> dict[str, Tensor]:

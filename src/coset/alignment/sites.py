@@ -17,13 +17,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from coset import state as states
-from coset.alignment.views import blocks
 from coset.checks import State
 from coset.errors import ModelError
 from coset.symmetries import Element, Fixed, Symmetry, Units
 from coset.symmetries.action import Action
 from coset.symmetries.axes import Axis, names
 from coset.symmetries.trace import evaluation_mode
+from coset.symmetries.views import blocks
 
 Kind = Literal["pre", "post", "other"]
 See = Callable[[int, Kind, Tensor], None]

@@ -1,10 +1,13 @@
-"""Assignments: exact, warm-started and certified, and their relaxations to doubly stochastic matrices."""
+"""Assignments: exact, warm-started and certified, their relaxations to doubly stochastic matrices, and permanents."""
 
+from coset.assignment.bethe import Bounds, bethe_beliefs, bethe_value, log_bethe, permanent_bounds
 from coset.assignment.birkhoff import Birkhoff, birkhoff
 from coset.assignment.errors import AssignmentError
 from coset.assignment.lap import solve, solve_many
+from coset.assignment.permanent import log_permanent
 from coset.assignment.projection import project_doubly_stochastic
 from coset.assignment.result import Assignment, Assignments, Duals
+from coset.assignment.sequential import Drawn, log_proposal, sample_permutations
 from coset.assignment.sinkhorn import sinkhorn
 
 __all__ = [
@@ -12,9 +15,18 @@ __all__ = [
     "AssignmentError",
     "Assignments",
     "Birkhoff",
+    "Bounds",
+    "Drawn",
     "Duals",
+    "bethe_beliefs",
+    "bethe_value",
     "birkhoff",
+    "log_bethe",
+    "log_permanent",
+    "log_proposal",
+    "permanent_bounds",
     "project_doubly_stochastic",
+    "sample_permutations",
     "sinkhorn",
     "solve",
     "solve_many",

@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from coset import data, state, zoo
 from coset.alignment import align
-from coset.alignment.views import blocks
 from coset.bench import process
 from coset.bench.result import Result, installed, machine
 from coset.checkpoint import load_state
 from coset.inference import MAP, fit
 from coset.symmetries import Symmetry, symmetry
 from coset.symmetries.verify import difference
+from coset.symmetries.views import blocks
 
 LIMIT = 600.0  # seconds for one tool on one network
 NETWORKS = {

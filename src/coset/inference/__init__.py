@@ -1,7 +1,33 @@
 """Methods that find solutions, and `fit`, which runs them."""
 
+from coset.inference.deep_ensemble import DeepEnsemble
+from coset.inference.diagnostics import Diagnosis, diagnose, ess, r_hat
 from coset.inference.fit import Epoch, fit
+from coset.inference.hmc import HMC
+from coset.inference.laplace import Laplace
 from coset.inference.map import MAP
-from coset.inference.method import Method, Run
+from coset.inference.method import Method, Problem, Run
+from coset.inference.sghmc import SGHMC
+from coset.inference.sgld import SGLD
+from coset.inference.symmetrized_vi import SymmetrizedVI
+from coset.inference.vi import VI
 
-__all__ = ["MAP", "Epoch", "Method", "Run", "fit"]
+__all__ = [
+    "HMC",
+    "MAP",
+    "SGHMC",
+    "SGLD",
+    "VI",
+    "DeepEnsemble",
+    "Diagnosis",
+    "Epoch",
+    "Laplace",
+    "Method",
+    "Problem",
+    "Run",
+    "SymmetrizedVI",
+    "diagnose",
+    "ess",
+    "fit",
+    "r_hat",
+]

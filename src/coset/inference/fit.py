@@ -1,11 +1,11 @@
-"""The loop that all methods share: replicas, epochs, checkpoints."""
+"""The loop that all methods share: networks, epochs, checkpoints."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
@@ -14,26 +14,54 @@ from torch import nn
 from coset import state as states
 from coset.data import Data, Split, as_split
 from coset.errors import CosetError
-from coset.inference.folder import ReplicaFolder, open_folder
+from coset.inference.folder import RowFolder, open_folder
 from coset.inference.initialise import fresh
-from coset.inference.method import Method
-from coset.inference.randomness import Randomness
+from coset.inference.method import Method, Problem
+from coset.inference.network import Network, batches
+from coset.inference.randomness import Randomness, Row, seeded
 from coset.solutions import Solution
-from coset.solutions.classification import as_logits, check_targets
 from coset.solutions.device import resolve
+from coset.solutions.likelihood import likelihood_of
 from coset.solutions.predictive import evaluating
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """How training stands: loss and accuracy are means over the epoch's training examples, epochs count from 1."""
+    """How training stands: loss and accuracy are means over the epoch's training examples, epochs count from 1.
+
+    copy: which of the networks that the replica's solution is made of. accuracy: None for a regression.
+    seconds: of the epoch, for all networks that are trained together. more: what else the method measures, by name.
+    """
 
     replica: int
     epoch: int
     epochs: int
     loss: float
-    accuracy: float
+    accuracy: float | None
     seconds: float
+    copy: int = 0
+    more: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What all networks of a call have in common."""
+
+    model: nn.Module
+    split: Split
+    method: Method
+    seed: int
+    folder: Path | None
+    progress: Callable[[Epoch], None] | None
+    checkpoint_every: int
+
+    def rows(self, replica: int) -> list[Row]:
+        """The networks of a replica."""
+        copies = self.method.copies
+        return [(replica,)] if copies == 1 else [(replica, copy) for copy in range(copies)]
+
+    def own(self, row: Row) -> RowFolder | None:
+        return None if self.folder is None else RowFolder(self.folder / Path(f"replica-{row[0]}", *map(_copy, row[1:])))
 
 
 def fit(
@@ -51,8 +79,9 @@ def fit(
     """Solutions of `method` from `replicas` independent initialisations and orders of the data, drawn from `seed`.
 
     The model says only what the network is: it is not changed, and training always starts from fresh parameters (see
-    `coset.inference.initialise`). It returns logits (n, ..., classes), and the targets are classes. `device` is the
-    model's own unless given. Same seed and device, same result.
+    `coset.inference.initialise`). For a classification it returns logits (n, ..., classes) and the targets are
+    classes; for a regression it returns, and the targets are, (n, outputs) floating. `device` is the model's own unless
+    given. Same arguments, same result. Networks that can be are trained at once (see `coset.inference.network`).
 
     `out` is a folder for metrics and checkpoints, one each `checkpoint_every` epochs. Called again with the same
     arguments, `fit` goes on where it was stopped, with the same result, and returns finished replicas as they are.
@@ -65,60 +94,98 @@ def fit(
     split = as_split(data).to(where)
     _check(model, split, where)
     folder = None if out is None else open_folder(out, method, seed, model, split, where)
-    found = []
-    for replica in range(replicas):
-        own = None if folder is None else ReplicaFolder(folder / f"replica-{replica}")
+    job = _Job(model, split, method, seed, folder, progress, checkpoint_every)
+    found: dict[Row, Solution] = {}
+    waiting = []
+    for row in (row for replica in range(replicas) for row in job.rows(replica)):
+        own = job.own(row)
         finished = None if own is None else own.finished(where)
         if finished is None:
-            finished = _train(model, split, method, replica, seed, own, progress, checkpoint_every)
-        found.append(finished)
-    return found
+            waiting.append(row)
+        else:
+            found[row] = finished
+    together = len(waiting) > 1 and batches(fresh(model).to(where).train(), split.inputs)
+    while waiting:
+        group = _begun(job, waiting) or (waiting if together else waiting[:1])
+        found.update(zip(group, _train(job, group), strict=True))
+        waiting = [row for row in waiting if row not in group]
+    return [_combined(job, replica, [found[row] for row in job.rows(replica)]) for replica in range(replicas)]
 
 
-def _train(
-    model: nn.Module,
-    split: Split,
-    method: Method,
-    replica: int,
-    seed: int,
-    folder: ReplicaFolder | None,
-    progress: Callable[[Epoch], None] | None,
-    checkpoint_every: int,
-) -> Solution:
-    device = split.inputs.device
-    randomness = Randomness(seed, replica, device)
+def _begun(job: _Job, waiting: list[Row]) -> list[Row] | None:
+    """The networks of a checkpoint, if there is one: all of them, as it is of use for all only."""
+    for row in waiting:
+        own = job.own(row)
+        if own is not None and (begun := own.group()) is not None:
+            return begun
+    return None
+
+
+def _train(job: _Job, group: Sequence[Row]) -> list[Solution]:
+    device, method = job.split.inputs.device, job.method
+    randomness = Randomness(job.seed, group, device)
+    models = []
+    for row in group:
+        with seeded(job.seed, row):
+            models.append(fresh(job.model))
+    network = Network(models[0].to(device))
+    start = torch.stack([network.flatten(dict(made.named_parameters())).to(device) for made in models])
+    problem = Problem(network, start, job.split, likelihood_of(job.split.targets), randomness)
     with randomness.active():
-        run = method.start(fresh(model).to(device), split, randomness.generator)
+        run = method.start(problem)
+    folders = [own for row in group if (own := job.own(row)) is not None]
     done = 0
-    if folder is not None and (checkpoint := folder.resume(device)) is not None:
+    if folders and (checkpoint := folders[0].resume(device)) is not None:
         run.load_state_dict(checkpoint["run"])
-        randomness.states = [state.cpu() for state in checkpoint["randomness"]]
+        randomness.states = checkpoint["randomness"]
         done = checkpoint["epoch"]
+    for own in folders:
+        own.keep_metrics(done)
     for epoch in range(done + 1, method.epochs + 1):
-        start = time.perf_counter()
+        begin = time.perf_counter()
         with randomness.active():
-            loss, accuracy = run.epoch()
-        if not math.isfinite(loss):
-            raise CosetError(
-                f"Training of replica {replica} diverged in epoch {epoch}: the loss is {loss}. Use a lower rate."
-            )
-        record = Epoch(replica, epoch, method.epochs, loss, accuracy, time.perf_counter() - start)
-        if folder is not None:
-            folder.log({"epoch": epoch, "loss": loss, "accuracy": accuracy, "seconds": record.seconds})
-            if epoch % checkpoint_every == 0 and epoch < method.epochs:
-                folder.checkpoint({"epoch": epoch, "run": run.state_dict(), "randomness": randomness.states})
-        if progress is not None:
-            progress(record)
-    solution = run.solution()
-    if folder is not None:
-        folder.finish(solution)
+            metrics = run.epoch()
+        seconds = time.perf_counter() - begin
+        for row, (loss, _) in zip(group, metrics, strict=True):
+            if not math.isfinite(loss):
+                raise CosetError(
+                    f"Training of replica {row[0]} diverged in epoch {epoch}: the loss is {loss}. Use a lower rate."
+                )
+        named = run.more().items()
+        more = [{name: values[k] for name, values in named} for k in range(len(group))]
+        for own, (loss, accuracy), others in zip(folders, metrics, more, strict=False):
+            own.log({"epoch": epoch, "loss": loss, "accuracy": accuracy, "seconds": seconds, **others})
+        if folders and epoch % job.checkpoint_every == 0 and epoch < method.epochs:
+            content = {"epoch": epoch, "run": run.state_dict(), "randomness": randomness.states}
+            folders[0].checkpoint({**content, "group": [list(row) for row in group]})
+        if job.progress is not None:
+            for row, (loss, accuracy), others in zip(group, metrics, more, strict=True):
+                copy = row[1] if len(row) > 1 else 0
+                job.progress(Epoch(row[0], epoch, method.epochs, loss, accuracy, seconds, copy, others))
+    solutions = run.solutions()
+    # The first has the checkpoint, which is needed until all others are there.
+    for own, solution in reversed(list(zip(folders, solutions, strict=False))):
+        own.finish(solution)
+    return solutions
+
+
+def _combined(job: _Job, replica: int, found: list[Solution]) -> Solution:
+    solution = job.method.combine(found)
+    if job.folder is not None and job.method.copies > 1:
+        RowFolder(job.folder / f"replica-{replica}").finish(solution)
     return solution
+
+
+def _copy(index: int) -> str:
+    return f"copy-{index}"
 
 
 def _check(model: nn.Module, split: Split, device: torch.device) -> None:
     """Find out before training that the model does not fit the data; on CUDA a wrong class kills the process."""
     few = split.inputs[:2]
     with evaluating(model, device) as ready:
-        check_targets(split.targets, as_logits(states.call(ready, states.of(ready), (few,)), model, len(few)))
+        likelihood = likelihood_of(split.targets)
+        outputs = likelihood.read(states.call(ready, states.of(ready), (few,)), model, len(few))
+        likelihood.check(outputs, split.targets)
     if not any(p.requires_grad for p in model.parameters()):
         raise CosetError(f"{type(model).__name__} has no parameters to train: all are frozen, or there are none.")

@@ -1,7 +1,9 @@
 """The folder of a run: what was asked, how it goes, where it stands, and what came out.
 
 settings.json, and for each replica a folder with metrics.jsonl (a line an epoch), checkpoint.pt (while it is
-under way) and solution.safetensors (once it is done). A run that was killed goes on from its last checkpoint.
+under way) and solution.safetensors (once it is done). A run that was killed goes on from its last checkpoint. Networks
+that are trained together have one checkpoint, with the first of them. A solution that is made of several networks has
+a folder for each of them in its own.
 """
 
 from __future__ import annotations
@@ -19,14 +21,15 @@ from coset.data import Split
 from coset.errors import CosetError
 from coset.files import atomic_write, write_json
 from coset.inference.method import Method
+from coset.inference.randomness import Row
 from coset.solutions import Solution, load
 
 SETTINGS, METRICS, CHECKPOINT, SOLUTION = "settings.json", "metrics.jsonl", "checkpoint.pt", "solution.safetensors"
 
 
 @dataclass(frozen=True)
-class ReplicaFolder:
-    """The files of one replica."""
+class RowFolder:
+    """The files of one network."""
 
     path: Path
 
@@ -37,6 +40,7 @@ class ReplicaFolder:
 
     def finish(self, solution: Solution) -> None:
         """Keep the solution; from now on the checkpoint is of no use."""
+        self.path.mkdir(parents=True, exist_ok=True)
         solution.save(self.path / SOLUTION)
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 
@@ -46,26 +50,29 @@ class ReplicaFolder:
             torch.save(content, temporary)
 
     def resume(self, device: torch.device) -> dict[str, Any] | None:
-        """The last checkpoint, and the metrics as they were then."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        """The last checkpoint."""
         file = self.path / CHECKPOINT
         if not file.exists():
-            self._keep_metrics(0)
             return None
         try:
             content: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
         except Exception as error:  # a damaged pickle can raise anything
             raise CosetError(f"{file} is damaged: remove it to start this replica again.") from error
-        self._keep_metrics(content["epoch"])
         return content
 
-    def log(self, line: dict[str, float]) -> None:
+    def group(self) -> list[Row] | None:
+        """The networks of the checkpoint."""
+        content = self.resume(torch.device("cpu"))
+        return None if content is None else [tuple(row) for row in content["group"]]
+
+    def log(self, line: dict[str, float | None]) -> None:
         """Append a line to the metrics."""
         with (self.path / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")
 
-    def _keep_metrics(self, epochs: int) -> None:
+    def keep_metrics(self, epochs: int) -> None:
         """Drop what was logged after the checkpoint, since those epochs come again."""
+        self.path.mkdir(parents=True, exist_ok=True)
         file = self.path / METRICS
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:epochs] if file.exists() else []
         with atomic_write(file) as temporary:

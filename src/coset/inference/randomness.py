@@ -1,44 +1,70 @@
-"""All random numbers of one replica."""
+"""All random numbers of the networks that are trained together."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
 import torch
 from torch import Tensor
 
+Row = tuple[int, ...]
+"""Which network: (replica,), or (replica, copy) where a solution takes several."""
+
 
 class Randomness:
-    """Torch's global generators as one replica sees them: dropout draws from these and knows no other.
+    """A generator for each network, and torch's global ones as the networks see them.
 
-    They are set while the replica works and put back afterwards, so neither side disturbs the other.
+    Starting points, the order of the data and the noise of weights come from a network's own generator, whoever is
+    trained beside it. What a module draws by itself, as dropout does, comes from torch's global generators, which
+    are set while the networks work and put back afterwards, so neither side disturbs the other.
     """
 
-    def __init__(self, seed: int, replica: int, device: torch.device) -> None:
-        """Replicas of all seeds differ: seed 0, replica 1 is not seed 1, replica 0."""
-        self._generators = [torch.default_generator]
+    def __init__(self, seed: int, rows: Sequence[Row], device: torch.device) -> None:
+        """Networks of all seeds differ: seed 0, replica 1 is not seed 1, replica 0."""
+        self._global = [torch.default_generator]
         if device.type == "cuda":
-            self._generators.append(torch.cuda.default_generators[device.index])
-        words = np.random.SeedSequence([seed, replica]).generate_state(1, np.uint64)
-        self.states = [torch.Generator(g.device).manual_seed(int(words[0] >> 2)).get_state() for g in self._generators]
+            self._global.append(torch.cuda.default_generators[device.index])
+        self.generators = [torch.Generator(device).manual_seed(_word(seed, row, 0)) for row in rows]
+        self._outer = [torch.Generator(g.device).manual_seed(_word(seed, rows[0], 1)).get_state() for g in self._global]
 
     @property
-    def generator(self) -> torch.Generator:
-        """The one on the replica's device, for data; to be used while `active`."""
-        return self._generators[-1]
+    def states(self) -> list[Tensor]:
+        """Where all generators stand."""
+        return [*self._outer, *_states(self.generators)]
+
+    @states.setter
+    def states(self, states: list[Tensor]) -> None:
+        cpu = [state.cpu() for state in states]
+        self._outer = cpu[: len(self._outer)]
+        _restore(self.generators, cpu[len(self._outer) :])
 
     @contextmanager
     def active(self) -> Iterator[None]:
-        """Let everything inside draw from this replica's numbers."""
-        outside = _states(self._generators)
-        _restore(self._generators, self.states)
+        """Let everything inside draw from these numbers."""
+        outside = _states(self._global)
+        _restore(self._global, self._outer)
         try:
             yield
         finally:
-            self.states = _states(self._generators)
-            _restore(self._generators, outside)
+            self._outer = _states(self._global)
+            _restore(self._global, outside)
+
+
+@contextmanager
+def seeded(seed: int, row: Row) -> Iterator[None]:
+    """Torch's CPU generator as the starting point of one network sees it, the same on every device."""
+    outside = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(_word(seed, row, 2))
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(outside)
+
+
+def _word(seed: int, row: Row, purpose: int) -> int:
+    return int(np.random.SeedSequence([seed, purpose, *row]).generate_state(1, np.uint64)[0] >> 2)
 
 
 def _states(generators: list[torch.Generator]) -> list[Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -11,13 +12,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from coset.checks import State
 from coset.data import Data, as_split
 from coset.errors import CosetError
 from coset.paths.repair import recompute_norms
 from coset.solutions import Solution, metrics
 from coset.solutions.device import resolve
-from coset.solutions.predictive import BATCH, predictive, seeded
+from coset.solutions.predictive import BATCH, Influence, Prepare, predictive, seed_from
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,13 +31,15 @@ class Barrier:
 
     t: from 0 to 1; loss: -log predictive likelihood per example, in nats; accuracy: None for regression;
     loss_error: standard errors of the losses from drawing finitely many states, zero at a Dirac; None if
-    unknown since one state was drawn at some point.
+    unknown since one state was drawn at some point; height_error: that of the height, which is smaller where the
+    same draws move the loss alike at the peak and at the ends.
     """
 
     t: tuple[float, ...]
     loss: tuple[float, ...]
     accuracy: tuple[float, ...] | None = None
     loss_error: tuple[float, ...] | None = None
+    height_error: float | None = None
 
     @property
     def endpoints(self) -> tuple[float, float]:
@@ -65,11 +67,15 @@ class Barrier:
     def to_json(self) -> str:
         """All numbers as one JSON object; what is not finite is null, since JSON has no infinity."""
 
+        def number(x: float | None) -> float | None:
+            return x if x is not None and math.isfinite(x) else None
+
         def finite(values: tuple[float, ...] | None) -> list[float | None] | None:
-            return None if values is None else [x if math.isfinite(x) else None for x in values]
+            return None if values is None else [number(x) for x in values]
 
         record = {
-            "height": self.height if math.isfinite(self.height) else None,
+            "height": number(self.height),
+            "height_error": number(self.height_error),
             "endpoints": finite(self.endpoints),
             "t": self.t,
             "loss": finite(self.loss),
@@ -94,40 +100,65 @@ def barrier(
 ) -> Barrier:
     """Evaluate `path` at equally spaced points: loss(t) = -mean_i log E_{w ~ path(t)}[p(y_i | x_i, w)].
 
-    The model returns logits (n, ..., classes), and the targets are classes. Random states are drawn with the same
-    noise at every point, so that the curve is smooth. `repair` is data on which the statistics of norms are
-    recomputed at each state that is evaluated. `progress` is called with the points done and their number.
+    The targets are classes, and the model returns logits (n, ..., classes); or they are values (n, k), as the model
+    returns, and the solutions have noise. Random states are drawn with the same noise at every point, so that the
+    curve is smooth. `repair` is data on which the statistics of norms are recomputed at each state that is
+    evaluated. `progress` is called with the points done and their number.
     """
     if points < 2:
         raise CosetError(f"A barrier needs both ends of the path, so {points} points are too few.")
     where = resolve(device, path(0.0).mean)
     split = as_split(data).to(where)
-    seed = seeded(generator, where).initial_seed()
-    prepare = _repairer(repair, batch_size, where)
-    ts = [k / (points - 1) for k in range(points)]
-    losses, accuracies, errors = [], [], []
+    seed = seed_from(generator)
+    prepare = repairer(repair, batch_size, where)
+    ts = tuple(k / (points - 1) for k in range(points))
+    losses, accuracies, errors, influences = [], [], [], []
     for done, t in enumerate(ts, 1):
         found = predictive(
             path(t),
             model,
             split.inputs,
+            split.targets,
             samples,
-            targets=split.targets,
             batch_size=batch_size,
             generator=torch.Generator().manual_seed(seed),
             device=where,
             prepare=prepare,
         )
-        losses.append(metrics.nll(found.log_probs, split.targets))
-        accuracies.append(metrics.accuracy(found.log_probs, split.targets))
-        errors.append(found.loss_error)
+        losses.append(found.loss)
+        if found.log_probs is not None:
+            accuracies.append(metrics.accuracy(found.log_probs, split.targets))
+        if found.influence is not None and found.loss_error is not None:
+            errors.append(found.loss_error)
+            influences.append(found.influence)
         if progress is not None:
             progress(done, points)
-    known = [error for error in errors if error is not None]
-    return Barrier(tuple(ts), tuple(losses), tuple(accuracies), tuple(known) if len(known) == points else None)
+    known = len(errors) == points
+    measured = Barrier(ts, tuple(losses), tuple(accuracies) or None, tuple(errors) if known else None)
+    return dataclasses.replace(measured, height_error=_height_error(measured, influences)) if known else measured
 
 
-def _repairer(repair: Data | None, batch_size: int, device: torch.device) -> Callable[[nn.Module, State], State] | None:
+def _height_error(measured: Barrier, influences: list[Influence]) -> float | None:
+    """The norm of the influence on loss(t) - (1-t) loss(0) - t loss(1) at the highest t.
+
+    Draw s of component k has the same noise at every point, so its influences add up before they are squared. That
+    the highest t may itself move with the noise changes the height in second order only. None if a loss is infinite.
+    """
+    if not all(math.isfinite(excess) for excess in measured.excess):
+        return None
+    peak = measured.excess.index(measured.height)
+    t = measured.t[peak]
+    terms = [(1.0, influences[peak]), (t - 1, influences[0]), (-t, influences[-1])]
+    moved: dict[tuple[int, int], float] = {}
+    for factor, influence in terms:
+        for k, part in enumerate(influence):
+            for s, g in enumerate(part):
+                moved[k, s] = moved.get((k, s), 0.0) + factor * g
+    return math.hypot(*moved.values())
+
+
+def repairer(repair: Data | None, batch_size: int, device: torch.device) -> Prepare | None:
+    """What recomputes the statistics of a state's norms on `repair`."""
     if repair is None:
         return None
     split = as_split(repair).to(device)

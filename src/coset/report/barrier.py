@@ -24,7 +24,8 @@ BAND = 0.18
 def barriers(named: Mapping[str, Barrier], title: str = "") -> Figure:
     """Named barriers in one picture: the loss, the chord between its ends (dashed), and the accuracy if there is one.
 
-    A band shows two standard errors around a loss. A single barrier may be named by the empty string.
+    A band shows two standard errors around a loss, and the legend one after each barrier. A single barrier may be
+    named by the empty string.
     """
     accurate = [barrier for barrier in named.values() if barrier.accuracy is not None]
     panels = 2 if accurate else 1
@@ -38,6 +39,8 @@ def barriers(named: Mapping[str, Barrier], title: str = "") -> Figure:
     for number, (name, barrier) in enumerate(named.items()):
         colour = HUES[number % len(HUES)]
         height = f"barrier {barrier.height:.3g}"
+        if barrier.height_error:
+            height += f" ± {barrier.height_error:.1g}"
         _loss(found[0], barrier, f"{name} ({height})" if name else height, colour)
         if barrier.accuracy is not None:
             found[1].plot(barrier.t, barrier.accuracy, color=colour, linewidth=1.8)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coset.checks import State, check, is_coordinate
-from coset.solutions.solution import Solution, require_count
+from coset.solutions.solution import Solution, checked_noise, require_count
 from coset.solutions.ties import owners, tie
 from coset.symmetries import Element, Symmetry
 
@@ -19,10 +19,11 @@ class Dirac(Solution):
 
     kind: ClassVar[str] = "dirac"
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, noise: float | None = None) -> None:
         """Names that hold one tensor object are tied. NaN and infinite values are refused."""
         checked = check(state)
         self.mean = tie({name: x.detach() for name, x in checked.items()}, owners(checked))
+        self.noise = checked_noise(noise)
 
     @property
     def state(self) -> dict[str, Tensor]:
@@ -47,14 +48,14 @@ class Dirac(Solution):
         return torch.zeros((), dtype=torch.float64)
 
     def push(self, sym: Symmetry, g: Element) -> Dirac:
-        return Dirac(tie(sym.act(g, self.mean), owners(self.mean)))
+        return Dirac(tie(sym.act(g, self.mean), owners(self.mean)), self.noise)
 
     def to(self, device: str | torch.device) -> Dirac:
-        return Dirac(tie({name: x.to(device) for name, x in self.mean.items()}, owners(self.mean)))
+        return Dirac(tie({name: x.to(device) for name, x in self.mean.items()}, owners(self.mean)), self.noise)
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        return {"kind": self.kind}, self.mean
+        return {"kind": self.kind, "noise": self.noise}, self.mean
 
     @classmethod
     def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Dirac:
-        return cls(tensors)
+        return cls(tensors, description.get("noise"))

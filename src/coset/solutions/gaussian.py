@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from typing import Any, ClassVar
 
@@ -10,9 +9,9 @@ import torch
 from torch import Tensor
 
 from coset.checks import State, check, is_coordinate
-from coset.errors import CosetError, StateError
-from coset.solutions.dirac import Dirac
-from coset.solutions.solution import Solution, require_count
+from coset.errors import StateError
+from coset.solutions.coordinates import linear
+from coset.solutions.solution import Solution, checked_noise, require_count
 from coset.solutions.ties import distinct, owners, tie
 from coset.symmetries import Element, Symmetry
 
@@ -27,7 +26,7 @@ class Gaussian(Solution):
 
     kind: ClassVar[str] = "gaussian"
 
-    def __init__(self, mean: State, std: State) -> None:
+    def __init__(self, mean: State, std: State, noise: float | None = None) -> None:
         """A floating tensor that `std` does not name is fixed, as a norm's statistics are: its std is zero.
 
         Integer, bool and complex tensors stand in `mean` only. Names that hold one tensor object in `mean` are tied:
@@ -48,6 +47,7 @@ class Gaussian(Solution):
             for name, x in floating.items()
         }
         self.std = tie(full, owners(floating))
+        self.noise = checked_noise(noise)
 
     @property
     def is_random(self) -> bool:
@@ -96,37 +96,19 @@ class Gaussian(Solution):
     def push(self, sym: Symmetry, g: Element) -> Gaussian:
         """Exact, as an element moves each coordinate to one place by w -> c w + b: the std becomes |c| s."""
         mean = tie(sym.act(g, self.mean), owners(self.mean))
-        return Gaussian(mean, {name: x.abs() for name, x in _linear(sym).act(g, self.std).items()})
+        return Gaussian(mean, {name: x.abs() for name, x in linear(sym).act(g, self.std).items()}, self.noise)
 
     def to(self, device: str | torch.device) -> Gaussian:
         mean = tie({name: x.to(device) for name, x in self.mean.items()}, owners(self.mean))
-        return Gaussian(mean, {name: x.to(device) for name, x in self.std.items()})
+        return Gaussian(mean, {name: x.to(device) for name, x in self.std.items()}, self.noise)
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         mean = {MEAN + name: x for name, x in self.mean.items()}
-        return {"kind": self.kind}, mean | {STD + name: x for name, x in self.std.items()}
+        return {"kind": self.kind, "noise": self.noise}, mean | {STD + name: x for name, x in self.std.items()}
 
     @classmethod
     def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Gaussian:
         mean, std = (
             {name.removeprefix(part): x for name, x in tensors.items() if name.startswith(part)} for part in (MEAN, STD)
         )
-        return cls(mean, std)
-
-
-def as_gaussian(q: Solution, purpose: str) -> Gaussian:
-    """A Gaussian as it is, a Dirac as one with std 0; the others are refused for `purpose`."""
-    if isinstance(q, Gaussian):
-        return q
-    if isinstance(q, Dirac):
-        return Gaussian(q.mean, {})
-    raise CosetError(f"{purpose} has no closed form for a {type(q).__name__}: give a Dirac or a Gaussian.")
-
-
-def _linear(sym: Symmetry) -> Symmetry:
-    """The linear part of the action: t -> c t where a scaling does t -> (t + offset) c - offset."""
-    scalings = (
-        dataclasses.replace(scaling, members=tuple(dataclasses.replace(m, offset=0.0) for m in scaling.members))
-        for scaling in sym.scalings
-    )
-    return dataclasses.replace(sym, scalings=tuple(scalings))
+        return cls(mean, std, description.get("noise"))

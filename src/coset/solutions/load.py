@@ -10,7 +10,7 @@ from coset.checkpoint import load_state, open_state
 from coset.checks import State
 from coset.errors import StateError
 from coset.solutions.dirac import Dirac
-from coset.solutions.mixture import KINDS
+from coset.solutions.kinds import KINDS
 from coset.solutions.solution import METADATA, Solution
 
 

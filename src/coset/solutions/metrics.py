@@ -1,14 +1,9 @@
-"""How good predicted class probabilities are. Log-probabilities (n, ..., classes), targets (n, ...) int64."""
+"""How good predictions are: classes, with log-probabilities (n, ..., classes) and targets (n, ...), and values."""
 
 import torch
 from torch import Tensor
 
 BINS = 15
-
-
-def nll(log_probs: Tensor, targets: Tensor) -> float:
-    """-mean_i log p(y_i), in nats."""
-    return -float(log_probs.gather(-1, targets.unsqueeze(-1)).mean())
 
 
 def accuracy(log_probs: Tensor, targets: Tensor) -> float:
@@ -33,3 +28,8 @@ def ece(log_probs: Tensor, targets: Tensor, bins: int = BINS) -> float:
     which = (confidence * bins).ceil().long().clamp(1, bins) - 1
     sums = torch.zeros(bins, dtype=gap.dtype, device=gap.device).index_add_(0, which, gap)
     return float(sums.abs().sum()) / len(gap)
+
+
+def rmse(mean: Tensor, targets: Tensor) -> float:
+    """sqrt(mean_ik (mean_ik - y_ik)^2) of predicted values (n, k)."""
+    return float((mean - targets).square().mean().sqrt())

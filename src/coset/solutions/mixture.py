@@ -12,8 +12,6 @@ from torch import Tensor
 from coset import state as states
 from coset.checks import State, check
 from coset.errors import StateError
-from coset.solutions.dirac import Dirac
-from coset.solutions.gaussian import Gaussian
 from coset.solutions.solution import Solution, require_count
 from coset.solutions.ties import owners, tie
 from coset.symmetries import Element, Symmetry
@@ -22,8 +20,10 @@ from coset.symmetries import Element, Symmetry
 class Mixture(Solution):
     """q = sum_k w_k q_k, the weights positive or zero and made to sum to one.
 
-    The parts' densities can be added where they fix the same coordinates, as Diracs do, and Gaussians with
-    the same tensors random; `log_prob` and `entropy` mean nothing for a Dirac mixed with a Gaussian.
+    The parts' densities can be added where they fix the same coordinates, as Diracs and ensembles do, and Gaussians
+    with the same tensors random; `log_prob` and `entropy` mean nothing for a Dirac mixed with a Gaussian.
+
+    Each component has its own noise; that of the mixture is their common one, None if they differ.
     """
 
     kind: ClassVar[str] = "mixture"
@@ -44,6 +44,8 @@ class Mixture(Solution):
         self.weights = tuple(w / total for w in given)
         mean = states.mean(states.stack(part.mean for part in parts), self.weights)
         self.mean = tie(mean, owners(parts[0].mean))
+        noises = {component.noise for _, component in self.components()}
+        self.noise = noises.pop() if len(noises) == 1 else None
 
     @property
     def is_random(self) -> bool:
@@ -97,11 +99,10 @@ class Mixture(Solution):
 
     @classmethod
     def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Mixture:
+        from coset.solutions.kinds import KINDS  # which lists this kind
+
         parts = []
         for k, part in enumerate(description["parts"]):
             own = {name.removeprefix(f"{k}."): x for name, x in tensors.items() if name.startswith(f"{k}.")}
             parts.append(KINDS[part["kind"]].unpack(part, own))
         return cls(parts, description["weights"])
-
-
-KINDS: dict[str, type[Solution]] = {kind.kind: kind for kind in (Dirac, Gaussian, Mixture)}

@@ -1,4 +1,4 @@
-"""The posterior predictive distribution of a classifier, one drawn state after the other."""
+"""The posterior predictive distribution of a solution, and how well it is known from finitely many states."""
 
 from __future__ import annotations
 
@@ -11,83 +11,130 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coset import state as states
 from coset.checks import State
 from coset.errors import CosetError, ModelError
-from coset.solutions.classification import as_logits, check_targets
+from coset.solutions.averages import AverageProbs, AverageValues
 from coset.solutions.device import resolve
+from coset.solutions.draws import Draws, share
+from coset.solutions.likelihood import Classification, Likelihood, Regression, likelihood_of, log_softmax, of_targets
+from coset.solutions.outputs import outputs, together
 from coset.solutions.solution import Solution
 from coset.symmetries.trace import evaluation_mode
 
 BATCH = 1024
+Prepare = Callable[[nn.Module, State], State]
+Evaluations = Iterator[tuple[slice, slice, Tensor]]
+Influence = tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Predictive:
-    """log_probs: (n, ..., classes) float64, log p(class | x) = log E_q[p(class | x, w)].
+    """p(y | x) = sum_s v_s p(y | x, w_s) for states w_s drawn from a solution, with weights v_s that sum to one.
 
-    loss_error: the standard error, from drawing finitely many states, of the mean of -log p(target | x); zero
-    if nothing is random, None if it cannot be known.
+    log_probs: (n, ..., classes) float64, log p(class | x); None for regression.
+    mean: (n, k) float64, sum_s v_s f(x; w_s); None for classification.
+    loss: -mean_i log p(y_i | x_i), in nats.
+    influence: for each component how much each of its draws moved the loss, nothing for a point; None if it cannot be
+    known, since one state was drawn.
+    spread: the standard deviation over states of the loss of each alone; None if there is but one.
     """
 
-    log_probs: Tensor
-    loss_error: float | None
+    log_probs: Tensor | None
+    mean: Tensor | None
+    loss: float
+    influence: Influence | None
+    spread: float | None
+
+    @property
+    def loss_error(self) -> float | None:
+        """The standard error of the loss from drawing finitely many states; zero if nothing is random."""
+        return None if self.influence is None else math.hypot(*(g for part in self.influence for g in part))
 
 
 def predictive(
     q: Solution,
     model: nn.Module,
     inputs: Tensor,
+    targets: Tensor,
     samples: int,
     *,
-    targets: Tensor | None = None,
     batch_size: int = BATCH,
     generator: torch.Generator | None = None,
     device: str | torch.device | None = None,
-    prepare: Callable[[nn.Module, State], State] | None = None,
+    prepare: Prepare | None = None,
 ) -> Predictive:
-    """Average the probabilities of states drawn from `q`; `prepare` maps each before it is used.
+    """Measure states drawn from `q` against the targets; `prepare` maps each state before it is used.
 
-    Each component of `q` gets its share of the samples, at least two so that their spread is seen; a point gets
-    one. Memory is that of one state, the log-probabilities (n, ..., classes), and with targets the likelihoods
+    Memory is that of a few states, the log-probabilities (n, ..., classes) or the means, and the likelihoods
     (samples, n, ...).
     """
-    if samples < 1 or batch_size < 1 or len(inputs) < 1:
-        raise CosetError(
-            f"Cannot predict {len(inputs)} examples with {samples} samples in batches of {batch_size}: each must be "
-            "one or more."
-        )
+    likelihood = likelihood_of(targets)
+    draws = share(q, samples)
+    noise = draws.noise
+    likelihood.check_noise(noise)
     where = resolve(device, q.mean)
-    own = seeded(generator, where)
-    total: Tensor | None = None
-    likelihoods: list[tuple[float, Tensor]] = []  # of each component: its weight, and (draws, n, ...) in logs
-    with evaluating(model, where) as ready:
-        for weight, component in q.components():
-            draws = max(math.ceil(weight * samples), min(2, samples)) if component.is_random else 1
-            found = []
-            for state in _draw(component.to(where), draws, own):
-                logs = _log_probs(ready, prepare(ready, state) if prepare else state, inputs, batch_size, where)
-                if targets is not None:
-                    if total is None:
-                        check_targets(targets, logs)
-                    found.append(logs.gather(-1, targets.to(where).unsqueeze(-1)).squeeze(-1))
-                logs = logs.double() + math.log(weight / draws)
-                total = logs if total is None else torch.logaddexp(total, logs)
-            if found:
-                likelihoods.append((weight, torch.stack(found)))
-    assert total is not None  # weights sum to one, so there is a component
-    if bool(total.isnan().any()):
+    weights, targets = draws.weights.to(where), targets.to(where)
+    probs, values = AverageProbs(weights, len(inputs)), AverageValues(weights, len(inputs))
+    found: Tensor | None = None  # log p(y | x, w_s): (draws, n, ...)
+    with evaluated(draws, model, inputs, likelihood, batch_size, generator, where, prepare) as evaluations:
+        for rows, examples, out in evaluations:
+            if found is None:
+                likelihood.check(out[0], targets)
+            if isinstance(likelihood, Classification):
+                logs = log_softmax(out)
+                part = of_targets(logs, targets[examples])
+                probs.add(rows, examples, logs)
+            else:
+                std = None if noise is None else noise[rows].to(where).reshape(-1, 1, 1)
+                part = likelihood.log_prob(out, targets[examples], std)
+                values.add(rows, examples, out)
+            if found is None:
+                found = part.new_empty(len(weights), len(inputs), *part.shape[2:])
+            found[rows, examples] = part
+    assert found is not None  # there is at least one state
+    require_numbers(found, model)
+    log_weights = weights.log().reshape(-1, *[1] * (found.ndim - 1))
+    total = (found + log_weights.to(found)).logsumexp(0).double()
+    regression = isinstance(likelihood, Regression)
+    return Predictive(
+        probs.total,
+        values.mean if regression else None,
+        -float(total.mean()),
+        _influence(draws, found, total),
+        _spread(weights, found),
+    )
+
+
+@contextmanager
+def evaluated(
+    draws: Draws,
+    model: nn.Module,
+    inputs: Tensor,
+    likelihood: Likelihood,
+    batch_size: int,
+    generator: torch.Generator | None,
+    device: torch.device,
+    prepare: Prepare | None = None,
+) -> Iterator[Evaluations]:
+    """The outputs of `model` at the states of `draws`, as `coset.solutions.outputs` gives them."""
+    if batch_size < 1 or len(inputs) < 1:
+        raise CosetError(f"Cannot predict {len(inputs)} examples in batches of {batch_size}: give one or more of each.")
+    with evaluating(model, device) as ready:
+        at_once = together(ready, device)
+        drawn = draws.states(seed_from(generator), device, at_once)
+        prepared = drawn if prepare is None else (prepare(ready, state) for state in drawn)
+        yield outputs(ready, prepared, inputs, likelihood, at_once=at_once, batch_size=batch_size, device=device)
+
+
+def require_numbers(x: Tensor, model: nn.Module) -> None:
+    """Refuse NaN in what comes from the outputs of a model."""
+    if bool(x.isnan().any()):
         raise ModelError(f"{type(model).__name__} returns NaN for some examples.")
-    if targets is None:
-        return Predictive(total, None)
-    target_logs = total.gather(-1, targets.to(where).unsqueeze(-1)).squeeze(-1)
-    return Predictive(total, _loss_error(likelihoods, target_logs, [c.is_random for _, c in q.components()]))
 
 
-def seeded(generator: torch.Generator | None, device: torch.device) -> torch.Generator:
-    """A generator on `device`, seeded by one draw from `generator`; without one by 0, so measurements repeat."""
-    seed = 0 if generator is None else int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    return torch.Generator(device).manual_seed(seed)
+def seed_from(generator: torch.Generator | None) -> int:
+    """A seed drawn from `generator`; 0 without one, so that measurements repeat."""
+    return 0 if generator is None else int(torch.randint(2**62, (), generator=generator, device=generator.device))
 
 
 @contextmanager
@@ -99,35 +146,30 @@ def evaluating(model: nn.Module, device: torch.device) -> Iterator[nn.Module]:
         yield model
 
 
-def _draw(q: Solution, draws: int, generator: torch.Generator) -> Iterator[State]:
-    if not q.is_random:
-        yield q.mean
-        return
-    for _ in range(draws):
-        yield states.unstack(q.sample(1, generator))[0]
+def _influence(draws: Draws, found: Tensor, logs: Tensor) -> Influence | None:
+    """By the delta method, whose square sums to the variance of the loss.
 
-
-def _log_probs(model: nn.Module, state: State, inputs: Tensor, batch_size: int, device: torch.device) -> Tensor:
-    """log p(class | x, state): (n, ..., classes)."""
-    found = []
-    for start in range(0, len(inputs), batch_size):
-        batch = inputs[start : start + batch_size]
-        logits = as_logits(states.call(model, state, (batch.to(device),)), model, len(batch))
-        found.append(torch.log_softmax(logits.float() if logits.element_size() < 4 else logits, -1))
-    return torch.cat(found)
-
-
-def _loss_error(likelihoods: list[tuple[float, Tensor]], logs: Tensor, random: list[bool]) -> float | None:
-    """By the delta method: a draw s moves the loss by h_s = -mean_i p_s(y_i) / p(y_i), for all examples at once.
-
-    The variance is sum_k w_k^2 var(h in component k) / draws_k.
+    A state s moves the loss by h_s = -mean_i p_s(y_i) / p(y_i), for all examples at once. Component k of weight w_k
+    has d_k draws: w_k^2 var(h) / d_k is the sum over them of the squares of w_k (h_s - mean h) / sqrt(d_k (d_k - 1)).
     """
-    variance = 0.0
-    for (weight, component), varies in zip(likelihoods, random, strict=True):
-        if not varies:
-            continue
-        if len(component) == 1:
+    influence: list[tuple[float, ...]] = []
+    start = 0
+    for (weight, component), count in zip(draws.components, draws.counts, strict=True):
+        rows, start = found[start : start + count], start + count
+        if not component.is_random:
+            influence.append(())
+        elif count == 1:
             return None
-        effect = torch.stack([(row - logs).exp().mean() for row in component])
-        variance += weight**2 * float(effect.var()) / len(component)
-    return math.sqrt(variance)
+        else:
+            h = -torch.stack([(row - logs).exp().mean() for row in rows])
+            influence.append(tuple((weight * (h - h.mean()) / math.sqrt(count * (count - 1))).tolist()))
+    return tuple(influence)
+
+
+def _spread(weights: Tensor, found: Tensor) -> float | None:
+    """sqrt(sum_s v_s (l_s - mean)^2 / (1 - sum_s v_s^2)), which for equal weights divides by draws - 1."""
+    if len(weights) == 1:
+        return None
+    losses = -found.flatten(1).mean(1, dtype=torch.float64)
+    variance = (weights * (losses - weights @ losses).square()).sum() / (1 - weights.square().sum())
+    return float(variance.sqrt())

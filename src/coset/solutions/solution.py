@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,12 +26,16 @@ class Solution(ABC):
     mean: the mean state. Integer and bool tensors, which are no coordinates, are the same in every sample and
     play no part in densities. Tensors given to a solution are not copied.
 
+    noise: standard deviation of the observations of a regression network, y = f(x; w) + noise * e with e ~ N(0, 1);
+    None for a classifier. It says nothing about states: densities and distances leave it out.
+
     Coordinates may be fixed, as all of a Dirac are. Densities are with respect to Lebesgue measure over the
     random coordinates and counting measure over the fixed ones, so that entropy = -E[log_prob] always.
     """
 
     kind: ClassVar[str]
     mean: dict[str, Tensor]
+    noise: float | None
 
     @property
     @abstractmethod
@@ -78,7 +83,18 @@ class Solution(ABC):
 
     def __repr__(self) -> str:
         coordinates = sum(self.mean[n].numel() for n in distinct(self.mean) if is_coordinate(self.mean[n]))
-        return f"{type(self).__name__}({len(self.mean)} tensors, {coordinates:,} coordinates)"
+        noise = "" if self.noise is None else f", noise {self.noise:.4g}"
+        return f"{type(self).__name__}({len(self.mean)} tensors, {coordinates:,} coordinates{noise})"
+
+
+def checked_noise(noise: float | None) -> float | None:
+    """The noise as a float, refused unless it is positive and finite; None as it is."""
+    if noise is None:
+        return None
+    found = float(noise)
+    if not 0 < found < math.inf:
+        raise StateError(f"The observation noise must be positive and finite, not {found}: give None for a classifier.")
+    return found
 
 
 def require_count(n: int) -> None:

@@ -4,24 +4,75 @@ import torch
 from torch import Tensor
 
 from coset.checks import State, check, is_coordinate
-from coset.solutions.gaussian import as_gaussian
+from coset.solutions.bures import coupled, kronecker_cost
+from coset.solutions.convert import as_fulls, as_gaussian, common_roots
+from coset.solutions.dirac import Dirac
+from coset.solutions.ensemble import Ensemble
+from coset.solutions.gaussian import Gaussian
+from coset.solutions.kronecker import KroneckerGaussian
 from coset.solutions.load import as_solution
+from coset.solutions.matching import match
+from coset.solutions.mixture import Mixture
 from coset.solutions.solution import Solution
 from coset.solutions.ties import distinct
 
+PURPOSE = "The Wasserstein distance"
+
 
 def wasserstein(q0: State | Solution, q1: State | Solution) -> Tensor:
-    """W2(q0, q1) = sqrt(||m0 - m1||^2 + ||s0 - s1||^2), a float64 scalar; a Dirac has s = 0.
+    """W2(q0, q1), the root of the least mean |w0 - w1|^2 of a coupling; a float64 scalar.
 
-    rossi2023 Eq. 17; the second line of its Eq. 16 should be the distance of square roots of covariances.
+    Diracs and Gaussians: sqrt(|m0 - m1|^2 + tr C0 + tr C1 - 2 tr (C0^1/2 C1 C0^1/2)^1/2), rossi2023 Eq. 16. For
+    diagonal Gaussians the traces are |s0 - s1|^2 (Eq. 17; the second line of Eq. 16 should be the distance of square
+    roots of covariances). Ensembles of one size: by an optimal matching. A Dirac with anything: there is one coupling.
     """
-    a, b = (as_gaussian(as_solution(q), "The Wasserstein distance") for q in (q0, q1))
+    a, b = as_solution(q0), as_solution(q1)
     check(b.mean, like=a.mean, where="the second solution")
+    return _squared(a, b).sqrt()
+
+
+def _squared(a: Solution, b: Solution) -> Tensor:
+    if isinstance(a, Ensemble) and isinstance(b, Ensemble):
+        return match(a, b, PURPOSE)[1]
+    if isinstance(a, Dirac) and isinstance(b, Ensemble | Mixture):
+        return torch.stack([w * _squared(a, component) for w, component in b.components()]).sum()
+    if isinstance(b, Dirac) and isinstance(a, Ensemble | Mixture):
+        return _squared(b, a)
+    spread = _spread(a, b)
+    return _apart(a.mean, b.mean).to(spread.device) + spread
+
+
+def _spread(a: Solution, b: Solution) -> Tensor:
+    """The squared distance of two Gaussians whose means are one."""
+    if isinstance(a, Dirac | Gaussian) and isinstance(b, Dirac | Gaussian):
+        return _apart(as_gaussian(a).std, as_gaussian(b).std)
+    if isinstance(a, Dirac | KroneckerGaussian) and isinstance(b, Dirac | KroneckerGaussian):
+        return _kroneckers(a, b)
+    _, first, second = common_roots(*as_fulls(a, b, PURPOSE))
+    return (first - coupled(first, second)).square().sum()
+
+
+def _kroneckers(a: Dirac | KroneckerGaussian, b: Dirac | KroneckerGaussian) -> Tensor:
+    """Tensor by tensor, as those are independent; one that is fixed has roots of zero."""
+    first, second = ({} if isinstance(q, Dirac) else q.roots for q in (a, b))
     total = torch.zeros((), dtype=torch.float64)
-    for name in distinct(a.mean):
-        pairs = [(a.mean[name], b.mean[name])] if is_coordinate(a.mean[name]) else []
-        pairs += [(a.std[name], b.std[name])] if name in a.std else []
-        for x, y in pairs:
-            wide = torch.promote_types(x.dtype, torch.float64)
-            total = total.to(x.device) + (x.to(wide) - y.to(x.device, wide)).abs().square().sum()
-    return total.sqrt()
+    for name in first | second:
+        x = first.get(name) or _zeros(second[name])
+        y = second.get(name) or _zeros(first[name])
+        cost = kronecker_cost(x, (y[0].to(x[0].device), y[1].to(x[1].device)))
+        total = total.to(cost.device) + cost
+    return total
+
+
+def _zeros(roots: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    return torch.zeros_like(roots[0]), torch.zeros_like(roots[1])
+
+
+def _apart(a: State, b: State) -> Tensor:
+    """|a - b|^2 over coordinates, tied ones once."""
+    total = torch.zeros((), dtype=torch.float64)
+    for name in distinct(a):
+        if is_coordinate(a[name]):
+            x = a[name].to(torch.promote_types(a[name].dtype, torch.float64))
+            total = total.to(x.device) + (x - b[name].to(x)).abs().square().sum()
+    return total

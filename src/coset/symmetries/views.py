@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.symmetries import Concat, Fixed, IndexSet, Interleave, Units
-from coset.symmetries.axes import Axis
+from coset.symmetries.axes import Axis, Concat, Fixed, Interleave, Units
+from coset.symmetries.group import IndexSet
 
 
 @dataclass(frozen=True)

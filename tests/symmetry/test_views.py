@@ -6,9 +6,9 @@ import pytest
 import torch
 from alignment_nets import network
 
-from coset.alignment.views import blocks, labels
 from coset.symmetries import Concat, Fixed, Interleave, Product, Units
 from coset.symmetries.axes import Axis
+from coset.symmetries.views import blocks, labels
 
 H, I, J = Units("h", 2), Units("i", 3), Units("j", 4)  # noqa: E741
 AXES: dict[str, tuple[Axis, ...]] = {

@@ -1,0 +1,51 @@
+"""A training step as one launch: captured into a CUDA graph where there is one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+WARM_UP = 3  # steps before a capture, in which libraries choose their algorithms
+
+
+def captured(
+    step: Callable[[], None], changes: Sequence[Tensor], generators: Sequence[torch.Generator], device: torch.device
+) -> Callable[[], None]:
+    """`step` as it is on a CPU; on CUDA what replays it, without the 10 microseconds of Python that each kernel costs.
+
+    `step` takes nothing and changes only the tensors `changes`, in place, and `generators`; both are as before when
+    this returns. A step that cannot be captured, as one that reads a number from the device, stays as it is.
+    """
+    if device.type != "cuda":
+        return step
+    # Detached: a clone in the graph of gradients would tie the capture to this stream.
+    before = [x.detach().clone() for x in changes]
+    states = [generator.get_state() for generator in generators]
+    graph = torch.cuda.CUDAGraph()
+    for generator in generators:
+        graph.register_generator_state(generator)
+    side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream(device))
+    try:
+        with torch.cuda.stream(side):
+            for _ in range(WARM_UP):
+                step()
+        torch.cuda.current_stream(device).wait_stream(side)
+        with torch.cuda.graph(graph):
+            step()
+    except RuntimeError as error:
+        log.info("the step cannot be captured: %s", str(error).splitlines()[0])
+        replay = step
+    else:
+        replay = graph.replay
+    with torch.no_grad():
+        for x, old in zip(changes, before, strict=True):
+            x.copy_(old)
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
+    return replay

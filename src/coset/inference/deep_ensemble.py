@@ -1,0 +1,42 @@
+"""Deep ensembles: several networks trained alike, each from its own start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coset.errors import CosetError
+from coset.inference.map import MAP
+from coset.inference.method import Method, Problem, Run
+from coset.solutions import Ensemble, Mixture, Solution
+
+
+@dataclass(frozen=True)
+class DeepEnsemble(Method):
+    """`members` networks trained by MAP, as an `Ensemble` (Lakshminarayanan, Pritzel & Blundell 2017).
+
+    Networks of a regression that learned different noises are a `Mixture` of Diracs.
+    """
+
+    members: int = 5
+    base: MAP = field(default_factory=MAP)
+
+    def __post_init__(self) -> None:
+        if self.members < 1:
+            raise CosetError(f"DeepEnsemble: members must be positive, not {self.members!r}.")
+
+    @property
+    def epochs(self) -> int:  # type: ignore[override]
+        return self.base.epochs
+
+    @property
+    def copies(self) -> int:
+        return self.members
+
+    def start(self, problem: Problem) -> Run:
+        return self.base.start(problem)
+
+    def combine(self, found: Sequence[Solution]) -> Solution:
+        if len({one.noise for one in found}) > 1:
+            return Mixture(found)
+        return Ensemble([one.mean for one in found], noise=found[0].noise)

@@ -1,0 +1,93 @@
+"""The evidence lower bound of a solution, and of its symmetrization."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from coset.data import Data, as_split
+from coset.errors import CosetError
+from coset.orbits.choose import Entropy
+from coset.orbits.overlap import Overlap, overlap
+from coset.solutions.device import resolve
+from coset.solutions.draws import share
+from coset.solutions.gaussian import Gaussian
+from coset.solutions.likelihood import likelihood_of
+from coset.solutions.predictive import BATCH, evaluated
+from coset.solutions.solution import Solution
+from coset.solutions.ties import distinct
+from coset.symmetries import Symmetry
+
+
+@dataclass(frozen=True)
+class Elbo:
+    """log p(y | x) >= value = log_likelihood - divergence, all in nats and summed over `examples`.
+
+    log_likelihood: E_q[log p(y | x, w)]; divergence: KL(q || N(0, v)), exact; error: standard error of the first.
+    overlap: of the equivalent modes, if a symmetry was given.
+    """
+
+    log_likelihood: float
+    divergence: float
+    error: float
+    examples: int
+    overlap: Overlap | None
+
+    @property
+    def value(self) -> float:
+        return self.log_likelihood - self.divergence
+
+    @property
+    def symmetrized(self) -> float | None:
+        """The bound of the symmetrized solution, value + I (gelberg2024 Theorem 4.1)."""
+        return None if self.overlap is None else self.value + self.overlap.information
+
+
+def elbo(
+    q: Solution,
+    model: nn.Module,
+    data: Data,
+    prior_variance: float = 1.0,
+    samples: int = 64,
+    *,
+    sym: Symmetry | None = None,
+    entropy: Entropy = "importance",
+    elements: int = 20,
+    batch_size: int = BATCH,
+    generator: torch.Generator | None = None,
+    device: str | torch.device | None = None,
+) -> Elbo:
+    """The ELBO of a Gaussian under the prior N(0, prior_variance) of its random coordinates.
+
+    With `sym` also that of its symmetrization; `entropy` and `elements` are as in `coset.overlap`.
+    """
+    if not isinstance(q, Gaussian):
+        raise CosetError(f"The ELBO is known for a Gaussian with independent coordinates, not a {type(q).__name__}.")
+    if samples < 2:
+        raise CosetError(f"The ELBO needs two samples or more, not {samples}.")
+    where = resolve(device, q.mean)
+    own, split = q.to(where), as_split(data).to(where)
+    likelihood, draws = likelihood_of(split.targets), share(own, samples)
+    own_generator = torch.Generator(where).manual_seed(0) if generator is None else generator
+    logs = torch.zeros(len(draws.weights), dtype=torch.float64, device=where)
+    with evaluated(draws, model, split.inputs, likelihood, batch_size, own_generator, where, None) as found:
+        for rows, examples, values in found:
+            part = likelihood.log_prob(values, split.targets[examples], own.noise)
+            logs[rows] += part.double().flatten(1).sum(1)
+    total, error = float(logs.mean()), float(logs.std()) / math.sqrt(len(logs))
+    measured = None if sym is None else overlap(own, sym, entropy, samples, elements, generator=own_generator)
+    return Elbo(total, float(_divergence(own, prior_variance)), error, len(split), measured)
+
+
+def _divergence(q: Gaussian, v: float) -> Tensor:
+    """KL(q || N(0, v)) = sum_i ((s_i^2 + m_i^2) / v - 1 - log(s_i^2 / v)) / 2 over the random coordinates."""
+    total = torch.zeros((), dtype=torch.float64)
+    for name in distinct(q.std):
+        random = q.std[name] > 0
+        m, s = (x[name][random].double() for x in (q.mean, q.std))
+        kl = ((s.square() + m.square()) / v - 1 - s.square().log() + math.log(v)).sum() / 2
+        total = total.to(kl.device) + kl
+    return total

@@ -1,0 +1,120 @@
+"""A model as a function of its trainable parameters as one vector, for one network or many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from coset import state as states
+from coset.inference.local import Reparameterized
+
+Tensors = dict[str, Tensor]
+
+
+class Network:
+    """(parameters, inputs) -> outputs, for a row of parameters each.
+
+    The p trainable parameters lie in one vector, so that noise, priors and optimizers need one kernel each instead of
+    one a tensor. What is not trained, frozen parameters and buffers, stays in the model, which is this run's own and
+    whose buffers training changes.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.shapes = {name: p.shape for name, p in trained.items()}
+        self._sizes = [p.numel() for p in trained.values()]
+        self._dtypes = [p.dtype for p in trained.values()]
+        self.dtype = torch.float64 if torch.float64 in self._dtypes else torch.float32
+        # On CUDA convolutions are fastest with the channels last; there are few other uses of four dimensions.
+        self._format = torch.channels_last if _on_cuda(model) and _convolves(model) else torch.contiguous_format
+        self._one: Callable[[Tensors, Tensor], Tensor] = self._outputs
+        self._many: Callable[[Tensors, Tensor], Tensor] = vmap(self._outputs)
+
+    def compile(self) -> None:
+        """Let torch compile the model: some ten seconds or more, after which norms and activations are fused."""
+        self._one, self._many = (torch.compile(call, dynamic=False) for call in (self._one, self._many))
+
+    @property
+    def names(self) -> list[str]:
+        """The trainable parameters in their order; of tied ones the first."""
+        return list(self.shapes)
+
+    @property
+    def size(self) -> int:
+        """The number p of trainable parameters."""
+        return sum(self._sizes)
+
+    def flatten(self, state: states.State) -> Tensor:
+        """The trainable parameters of a state, (p,)."""
+        return torch.cat([state[name].detach().flatten().to(self.dtype) for name in self.shapes])
+
+    def unflatten(self, flat: Tensor) -> Tensors:
+        """Vectors (..., p) as tensors (..., *shape) by name."""
+        parts = zip(self.shapes.items(), torch.split(flat, self._sizes, -1), self._dtypes, strict=True)
+        return {name: part.reshape(*flat.shape[:-1], *shape).to(dtype) for (name, shape), part, dtype in parts}
+
+    def __call__(self, flat: Tensor, inputs: Tensor) -> Tensor:
+        """Outputs (rows, m, ...) of networks (rows, p), each on its own inputs (rows, m, ...)."""
+        if len(flat) == 1:
+            return self._one(self.unflatten(flat[0]), inputs[0]).unsqueeze(0)
+        return self._many(self.unflatten(flat), inputs)
+
+    def local(self, mean: Tensor, std: Tensor, inputs: Tensor) -> Tensor:
+        """Outputs (rows, m, ...) of weights N(mean, std^2) that are drawn by the local reparameterisation trick."""
+        if len(mean) == 1:
+            return self._drawn(self.unflatten(mean[0]), self.unflatten(std[0]), inputs[0]).unsqueeze(0)
+        return vmap(self._drawn, randomness="different")(self.unflatten(mean), self.unflatten(std), inputs)
+
+    def state(self, flat: Tensor) -> Tensors:
+        """The whole state of the model with the parameters (p,); tied names hold one tensor."""
+        trained = {name: x.detach().clone() for name, x in self.unflatten(flat).items()}
+        owner = {id(p): name for name, p in self.model.named_parameters()}
+        tied = {name: owner[id(p)] for name, p in self.model.named_parameters(remove_duplicate=False)}
+        return {name: trained.get(tied.get(name, name), x) for name, x in states.of(self.model).items()}
+
+    def _outputs(self, tensors: Tensors, inputs: Tensor) -> Tensor:
+        if self._format == torch.channels_last:
+            tensors = {name: _formatted(x, self._format) for name, x in tensors.items()}
+            inputs = _formatted(inputs, self._format)
+        outputs: Tensor = functional_call(self.model, tensors, (inputs,))
+        return outputs
+
+    def _drawn(self, mean: Tensors, std: Tensors, inputs: Tensor) -> Tensor:
+        with Reparameterized({id(mean[name]): s for name, s in std.items()}):
+            return self._outputs(mean, inputs)
+
+
+def batches(model: nn.Module, inputs: Tensor) -> bool:
+    """Whether several networks like this one can be trained at once, and it pays.
+
+    Not if the model draws random numbers or changes its buffers in training, as dropout and batch norm do, or if
+    `vmap` does not know one of its ops. A convolution of several networks is a grouped one, which is slower than one
+    convolution after the other.
+    """
+    if _convolves(model):
+        return False
+    network = Network(model)
+    flat = network.flatten(states.of(model)).expand(2, -1).clone().requires_grad_()
+    before = states.of(model)
+    try:
+        outputs = network(flat, inputs[:2].expand(2, *inputs[:2].shape))
+        torch.autograd.grad(outputs.sum(), flat)
+    except (RuntimeError, ValueError, NotImplementedError, TypeError):
+        return False
+    return all(torch.equal(x, before[name]) for name, x in states.of(model).items())
+
+
+def _convolves(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.modules.conv._ConvNd) for module in model.modules())
+
+
+def _on_cuda(model: nn.Module) -> bool:
+    return any(p.is_cuda for p in model.parameters())
+
+
+def _formatted(x: Tensor, format: torch.memory_format) -> Tensor:
+    return x.contiguous(memory_format=format) if x.ndim == 4 else x

@@ -1,0 +1,169 @@
+"""What all methods that go through minibatches share: orders of the data, rates, precision, captured steps."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal, get_args, get_type_hints
+
+import torch
+from torch import Tensor
+
+from coset.errors import CosetError, DataError
+from coset.inference.augment import augment
+from coset.inference.capture import captured
+from coset.inference.method import Method, Problem, Run
+from coset.inference.optimizers import Optimizer
+from coset.solutions.likelihood import Classification
+
+
+class Stepwise(Method):
+    """A method that goes through minibatches. Its objective is per training example, so rates carry over.
+
+    batch_size: an epoch leaves out the examples that do not fill a batch, other ones each time. augment: shift and
+    mirror images. precision: bfloat16 runs the model, not the parameters, in 16 bits; tf32 rounds the factors of
+    matrix products on CUDA. compile: let torch compile the model, which pays in long runs of convolutional networks.
+    """
+
+    batch_size: int
+    augment: bool = False
+    compile: bool = False
+    precision: Literal["float32", "tf32", "bfloat16"]
+
+
+def check_choices(settings: Method) -> None:
+    """Refuse a word that is none of those its field allows."""
+    for name, hint in get_type_hints(type(settings)).items():
+        choices = get_args(hint)
+        if choices and isinstance(choices[0], str) and getattr(settings, name) not in choices:
+            given = getattr(settings, name)
+            raise CosetError(f"{type(settings).__name__}: {name} must be {' or '.join(choices)}, not {given!r}.")
+
+
+def check_positive(settings: Method, *names: str) -> None:
+    """Refuse a number that is not positive and finite; None is no number."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not 0 < value < math.inf:
+            raise CosetError(f"{type(settings).__name__}: {name} must be positive and finite, not {value!r}.")
+
+
+class Stepping(Run):
+    """A run that takes a step for each minibatch, along the gradient of an objective."""
+
+    training: ClassVar[bool] = True  # the mode that the model is in
+
+    def __init__(
+        self,
+        settings: Stepwise,
+        problem: Problem,
+        parameters: Sequence[Tensor],
+        log_noise: Tensor,
+        optimizer: Optimizer,
+    ) -> None:
+        """`parameters` have one row for each network, and `log_noise` (rows,) is that of regression."""
+        if settings.augment and problem.split.inputs.ndim != 4:
+            shape = tuple(problem.split.inputs.shape)
+            raise DataError(f"augment needs images (n, channels, height, width), not inputs of shape {shape}.")
+        if settings.compile:
+            problem.network.compile()
+        self.settings, self.problem = settings, problem
+        self.classifies = isinstance(problem.likelihood, Classification)
+        self.parameters = [p.requires_grad_() for p in parameters]
+        self.optimizer = optimizer
+        self._log_noise = log_noise
+        n, device = len(problem.split), problem.device
+        self.batch_size = min(settings.batch_size, n)
+        self.steps = n // self.batch_size
+        total = settings.epochs * self.steps
+        rates = [self.rate(step, total) for step in range(total)]
+        self._rates = torch.tensor(rates, dtype=problem.start.dtype, device=device)
+        self._done = torch.zeros((), dtype=torch.int64, device=device)
+        self._order = torch.zeros(self.steps, problem.rows, self.batch_size, dtype=torch.int64, device=device)
+        # Summed on the device: reading a number at each step would make the CPU wait for it.
+        self._loss, self._right = (torch.zeros(problem.rows, device=device) for _ in range(2))
+        self._advance = self._step
+        self._is_captured = False
+
+    @abstractmethod
+    def objective(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What is minimised, per example (rows,); the loss to report (rows,); and outputs (rows, m, ...)."""
+
+    @abstractmethod
+    def rate(self, step: int, total: int) -> float:
+        """The rate of a step, from 0 to total - 1."""
+
+    def noise(self) -> Tensor:
+        """The standard deviation of the targets, (rows, 1, 1)."""
+        return self._log_noise.exp().view(-1, 1, 1)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """-log p(y | x, w) per example, (rows,)."""
+        logs = self.problem.likelihood.log_prob(outputs, targets, self.noise())
+        return -logs.flatten(1).sum(1) / self.batch_size
+
+    def found_noise(self, row: int) -> float | None:
+        """The noise of a network's solution."""
+        return None if self.classifies else float(self._log_noise[row].detach().exp())
+
+    def epoch(self) -> list[tuple[float, float | None]]:
+        problem, device = self.problem, self.problem.device
+        problem.network.model.train(self.training)
+        order = problem.orders(self.steps * self.batch_size)
+        self._order.copy_(order.view(problem.rows, self.steps, self.batch_size).transpose(0, 1))
+        self._loss.zero_()
+        self._right.zero_()
+        with matmul_precision(self.settings.precision):
+            if not self._is_captured:
+                generators = [*problem.randomness.generators]
+                self._advance = captured(self._step, self._changes(), generators, device)
+                self._is_captured = True
+            for _ in range(self.steps):
+                self._advance()
+        targets = problem.split.targets[: self.batch_size].numel() * self.steps
+        losses, right = (self._loss / self.steps).tolist(), (self._right / targets).tolist()
+        return [(loss, share if self.classifies else None) for loss, share in zip(losses, right, strict=True)]
+
+    def _step(self) -> None:
+        problem = self.problem
+        at = self._order.index_select(0, (self._done % self.steps).view(1)).squeeze(0)
+        inputs, targets = problem.split.inputs[at], problem.split.targets[at]
+        if self.settings.augment:
+            pairs = zip(inputs, problem.randomness.generators, strict=True)
+            inputs = torch.stack([augment(images, generator) for images, generator in pairs])
+        enabled = self.settings.precision == "bfloat16"
+        with torch.autocast(problem.device.type, torch.bfloat16, enabled=enabled):
+            objective, loss, outputs = self.objective(inputs, targets)
+        gradients = torch.autograd.grad(objective.sum(), self.parameters)
+        rate = self._rates.index_select(0, self._done.view(1)).squeeze(0)
+        self.optimizer.step(gradients, rate)
+        self._done += 1
+        self._loss += loss.detach()
+        if self.classifies:
+            self._right += (outputs.argmax(-1) == targets).flatten(1).sum(1)
+
+    def _changes(self) -> list[Tensor]:
+        """All that a step changes."""
+        buffers = [*self.problem.network.model.buffers()]
+        return [*self.parameters, *self.optimizer.state, *buffers, self._done, self._loss, self._right]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"changes": [x.detach().clone() for x in self._changes()]}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for x, saved in zip(self._changes(), state["changes"], strict=True):
+            x.copy_(saved)
+
+
+@contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    """Let matrix products on CUDA round their factors if that is asked for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if name in ("tf32", "bfloat16") else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

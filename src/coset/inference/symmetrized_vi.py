@@ -1,0 +1,61 @@
+"""Variational inference with a posterior that is symmetric: all images of a Gaussian under the model's permutations."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.inference.method import Problem, Run
+from coset.inference.vi import VI, Variational
+from coset.orbits import Entropy, OrbitMap, estimator
+from coset.symmetries import Symmetry, symmetry
+
+
+@dataclass(frozen=True)
+class SymmetrizedVI(VI):
+    """Maximise the evidence lower bound of the mixture q_G of all images of q = N(m, s^2) under permutations:
+
+        ELBO(q_G) = ELBO(q) + I,    I = H(q_G) - H(q) = E_q[log q(w) - log q_G(w)]    (gelberg2024 Theorem 4.1)
+
+    The solution is q: a network drawn from q_G is one drawn from q, but for the order of its units. At a temperature T
+    the entropy, and so I, has the weight T.
+
+    entropy: how I is estimated (see `coset.orbits.estimators`). infonce: from `elements` - 1 uniform permutations
+    (gelberg2024 Theorem 4.3); importance: from as many that are drawn where q is large; bethe: by Bethe permanents;
+    exact: by exact ones, for sets of up to twelve units. The other settings are those of `VI`.
+    """
+
+    entropy: Entropy = "bethe"
+    elements: int = 20
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.elements < 2:
+            raise CosetError(f"SymmetrizedVI: elements must be 2 or more, not {self.elements!r}.")
+        if self.reparameterization == "local":
+            raise CosetError("SymmetrizedVI: the entropy needs the weights that were drawn, so they cannot be local.")
+
+    def start(self, problem: Problem) -> Run:
+        # Traced on the CPU, where the group is the same.
+        model = copy.deepcopy(problem.network.model).cpu().eval()
+        return _Symmetrized(self, problem, symmetry(model, (problem.split.inputs[:2].cpu(),)))
+
+
+class _Symmetrized(Variational):
+    def __init__(self, settings: SymmetrizedVI, problem: Problem, sym: Symmetry) -> None:
+        orbit = OrbitMap(sym, problem.network.shapes, problem.device)
+        self._estimate = estimator(settings.entropy, orbit, settings.elements)
+        self._log_order = orbit.log_order
+        self._temperature = settings.temperature
+        super().__init__(settings, problem)
+
+    def surplus(self, weights: Tensor, std: Tensor) -> Tensor:
+        """-T I, (rows,)."""
+        # Permutations come from torch's global generator, so that the noise of the weights is that of plain VI.
+        with torch.autocast(weights.device.type, enabled=False):
+            information = self._log_order - self._estimate(weights, self.mean, std)
+        return -self._temperature * information.to(weights.dtype)

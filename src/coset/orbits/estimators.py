@@ -1,0 +1,200 @@
+"""Estimates of log sum_g q(g w) / q(w): how much of the density at w comes from the images of q under a group.
+
+Each takes w, mean and std of shape (rows, p), with w drawn from q = N(mean, std^2), and returns (rows,). The mutual
+information of a random element and the weights it moves is I = log|G| - E[this] (gelberg2024 Theorem 4.1), and the
+entropy of the symmetrized posterior is H(q) + I. All are differentiable in w, mean and std.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from itertools import permutations
+
+import torch
+from torch import Tensor
+
+from coset.assignment.bethe import bethe_beliefs, bethe_value
+from coset.assignment.permanent import log_permanent
+from coset.assignment.sequential import log_proposal, sample_permutations
+from coset.errors import CosetError
+from coset.orbits.maps import OrbitMap, Permutations
+from coset.orbits.pairs import log_densities, pairs
+
+EXACT = 12  # units of a set whose permanent is computed exactly
+ENUMERATED = 50_000  # elements of a group that are visited one by one
+
+
+class Estimator(ABC):
+    """log sum_g q(g w) / q(w), estimated."""
+
+    def __init__(self, orbit: OrbitMap) -> None:
+        self.orbit = orbit
+        self.units = {name: orbit.units(name) for name in orbit.sets}
+        self.chosen = orbit.independent()
+        self.is_product = len(self.chosen) == len(orbit.sets)
+
+    @abstractmethod
+    def __call__(self, w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        """(rows,) float64."""
+
+    def pairs_of(self, name: str, w: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """(..., copies, n, n) for a set none of whose coordinates belong to two units."""
+        units = self.units[name]
+        assert units is not None
+        return pairs(w, mean, std, units)
+
+    def log_ratios(self, drawn: Permutations, w: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """log q(g w) / q(w) of elements (rows, k) -> (rows, k)."""
+        if self.is_product:
+            # The sum over a unit's coordinates is done once for all elements.
+            parts = [_along(self.pairs_of(name, w, mean, std), p) for name, p in drawn.items()]
+            return torch.stack(parts).sum(0)
+        moved = torch.gather(w.unsqueeze(1).expand(-1, self._count(drawn), -1), 2, self.orbit.index(drawn))
+        now = log_densities(moved, mean.unsqueeze(1), std.unsqueeze(1))
+        return now - log_densities(w, mean, std).unsqueeze(1)
+
+    @staticmethod
+    def _count(drawn: Permutations) -> int:
+        return next(iter(drawn.values())).shape[1]
+
+
+class InfoNCE(Estimator):
+    """log |G|/K (1 + sum_{k<K} q(g_k w) / q(w)) with uniform g_k (gelberg2024 Theorem 4.3).
+
+    Its expectation is no less than the true one, so the entropy is no more. It is never less than log |G|/K: the
+    mutual information cannot come out above log K (van den Oord et al. 2018).
+    """
+
+    def __init__(self, orbit: OrbitMap, elements: int) -> None:
+        super().__init__(orbit)
+        self._elements = elements
+
+    def __call__(self, w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        ratios = self.log_ratios(self.orbit.uniform((len(w), self._elements - 1), generator), w, mean, std)
+        with_identity = torch.cat([torch.zeros_like(ratios[:, :1]), ratios], 1)
+        return with_identity.logsumexp(1) + self.orbit.log_order - math.log(self._elements)
+
+
+class Importance(Estimator):
+    """log 1/K sum_k q(g_k w) / (q(w) f(g_k)) with g_1 the identity and the others drawn from f, set after set.
+
+    f draws the units of a set in sequence by how well they fit (`coset.assignment.sample_permutations`), judged by
+    the weights they share with no set that is yet to be drawn, so that it knows w and nothing of the element that w
+    was drawn with. That element is a draw from the true distribution of g given w, so with it among the g_k the
+    expectation is no less than the true one, whatever f is (Sobolev & Vetrov 2019; InfoNCE is the case of a uniform
+    f); without it, no more: `sandwich`. f takes no part in the gradient.
+    """
+
+    def __init__(self, orbit: OrbitMap, elements: int) -> None:
+        super().__init__(orbit)
+        self._elements = elements
+        # Units that lie over others are told apart once those have their places.
+        order = sorted(orbit.sets, key=lambda name: len(orbit.sets[name].over))
+        self._known = {name: orbit.units(name, apart_from=order[k + 1 :]) for k, name in enumerate(order)}
+
+    def __call__(self, w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return self.sandwich(w, mean, std, generator)[1]
+
+    def sandwich(
+        self, w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Estimates whose expectations are no more and no less than the true one."""
+        drawn, log_f, staying = self._draw(w.detach(), mean.detach(), std.detach(), generator)
+        terms = self.log_ratios(drawn, w, mean, std) - log_f
+        with_identity = torch.cat([-staying.unsqueeze(1), terms], 1)
+        k = terms.shape[1]
+        return terms.logsumexp(1) - math.log(k), with_identity.logsumexp(1) - math.log(k + 1)
+
+    def _draw(
+        self, w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator | None
+    ) -> tuple[Permutations, Tensor, Tensor]:
+        """Elements (rows, k), their log f, and that of the identity, (rows,)."""
+        rows, k = len(w), self._elements - 1
+        drawn: Permutations = {}
+        log_f = torch.zeros(rows, k, dtype=torch.float64, device=w.device)
+        staying = torch.zeros(rows, dtype=torch.float64, device=w.device)
+        for name, units in self._known.items():
+            if units is None:
+                drawn[name] = self.orbit.uniform_of(name, (rows, k), generator)
+                log_f, staying = (x - self.orbit.log_orders[name] for x in (log_f, staying))
+                continue
+            here = pairs(w, mean, std, units)
+            n = here.shape[-1]
+            stay = torch.arange(n, device=w.device).expand(*here.shape[:-2], 1, n)
+            staying = staying + log_proposal(here, stay).sum((-2, -1))
+            if drawn and not self.is_product:
+                moved = torch.gather(w.unsqueeze(1).expand(-1, k, -1), 2, self.orbit.index(drawn))
+                there = pairs(moved, mean.unsqueeze(1), std.unsqueeze(1), units)
+                p, f = sample_permutations(there, 1, generator)
+                drawn[name], log_f = p.squeeze(-2), log_f + f.squeeze(-1).sum(-1)
+            else:
+                p, f = sample_permutations(here, k, generator)
+                drawn[name], log_f = p.transpose(1, 2), log_f + f.sum(1)
+        return drawn, log_f, staying
+
+
+class Bethe(Estimator):
+    """The sum over the elements of sets that do not interfere, as Bethe permanents.
+
+    With one set of units, sum_g q(g w) is the permanent of the matrix of q_i(w_j), of which the Bethe permanent is a
+    lower bound, too small by at most 2^(n/2) (`coset.assignment.log_bethe`). The sum over several sets is the product
+    of their permanents if no coordinate belongs to two of them. Where some do, as in deep networks, the largest choice
+    of sets that do not interfere is moved and the others are held: symmetrization over a subgroup, whose mutual
+    information is a lower bound. The gradient is that of the beliefs (envelope theorem).
+    """
+
+    def __call__(self, w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        held = self.orbit.log_order - sum(self.orbit.log_orders[name] for name in self.chosen)
+        total = torch.full((len(w),), held, dtype=torch.float64, device=w.device)
+        for name in self.chosen:
+            total = total + self.of_set(name, w, mean, std)
+        return total
+
+    def of_set(self, name: str, w: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+        """The sum over the permutations of one set, the others held, (rows,)."""
+        a = self.pairs_of(name, w, mean, std)
+        return bethe_value(a, bethe_beliefs(a.detach())).sum(-1)
+
+
+class Exact(Estimator):
+    """The sum itself: by exact permanents where sets do not interfere, or element by element in a small group."""
+
+    def __init__(self, orbit: OrbitMap) -> None:
+        super().__init__(orbit)
+        largest = max((known.size for known in orbit.sets.values()), default=0)
+        self._by_permanents = self.is_product and largest <= EXACT
+        if not self._by_permanents and orbit.log_order > math.log(ENUMERATED):
+            raise CosetError(
+                f"The entropy cannot be exact for a group of 10^{orbit.log_order / math.log(10):.0f} permutations: use "
+                f"importance or bethe, or sets of up to {EXACT} units that share no weights."
+            )
+
+    def __call__(self, w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        if self._by_permanents:
+            parts = [log_permanent(self.pairs_of(name, w, mean, std)).sum(-1) for name in self.orbit.sets]
+            return torch.stack(parts).sum(0)
+        chunks = [self.log_ratios(part, w, mean, std).logsumexp(1) for part in self._elements(len(w))]
+        return torch.stack(chunks).logsumexp(0)
+
+    def _elements(self, rows: int, chunk: int = 1024) -> Iterator[Permutations]:
+        """All elements, some at a time."""
+        every = {
+            name: torch.tensor([*permutations(range(known.size))], device=self.orbit.device)
+            for name, known in self.orbit.sets.items()
+        }
+        slots = [name for name in every for _ in range(self.orbit.copies(name))]
+        counts = [len(every[name]) for name in slots]
+        for part in torch.split(torch.arange(math.prod(counts), device=self.orbit.device), chunk):
+            digits = torch.unravel_index(part, counts)
+            drawn: dict[str, list[Tensor]] = {name: [] for name in every}
+            for name, digit in zip(slots, digits, strict=True):
+                drawn[name].append(every[name][digit])
+            yield {name: torch.stack(p, 1).expand(rows, *[-1] * 3) for name, p in drawn.items()}
+
+
+def _along(a: Tensor, p: Tensor) -> Tensor:
+    """sum_i A[c, i, p[c, i]]: (rows, copies, n, n) at (rows, k, copies, n) -> (rows, k)."""
+    wide = a.unsqueeze(1).expand(-1, p.shape[1], -1, -1, -1)
+    return wide.gather(-1, p.unsqueeze(-1)).sum((-3, -2, -1))

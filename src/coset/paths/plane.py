@@ -1,0 +1,221 @@
+"""The posterior on the plane through three networks."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from coset import state as states
+from coset.checks import State, check, is_coordinate
+from coset.data import Data, as_split
+from coset.errors import CosetError, ModelError
+from coset.paths.barrier import repairer
+from coset.solutions import Solution, as_solution
+from coset.solutions.device import resolve
+from coset.solutions.likelihood import likelihood_of
+from coset.solutions.outputs import outputs, together
+from coset.solutions.predictive import BATCH, evaluating
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Grid = tuple[tuple[float, ...], ...]
+# Points are on one line if the third is no further from it than this much of its distance to the first.
+COLLINEAR = 1e-5
+
+
+@dataclass(frozen=True)
+class Plane:
+    """Log-likelihood and log-prior on a grid, log_likelihood[i][j] at (x[j], y[i]), summed over so many examples.
+
+    x, y: coordinates along orthonormal axes, so distances are those of the parameters; points: the coordinates of the
+    three networks, the first at (0, 0) and the second at (distance, 0); log_prior: None if no prior was given.
+    """
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    points: tuple[tuple[float, float], ...]
+    log_likelihood: Grid
+    log_prior: Grid | None
+    examples: int
+
+    @property
+    def log_posterior(self) -> Grid | None:
+        """log_likelihood + log_prior, which lacks the constant -log p(data)."""
+        if self.log_prior is None:
+            return None
+        rows = zip(self.log_likelihood, self.log_prior, strict=True)
+        return tuple(tuple(f + p for f, p in zip(*row, strict=True)) for row in rows)
+
+    def plot(self, labels: Sequence[str] = ("a", "b", "c")) -> Figure:
+        """Contours of the log-likelihood, and of prior and posterior if there is a prior, with the three points."""
+        # Here, since a picture is the only thing for which a plane needs matplotlib.
+        from coset.report.plane import contours
+
+        return contours(self, labels)
+
+    def to_json(self) -> str:
+        """All numbers as one JSON object; what is not finite is null, since JSON has no infinity."""
+
+        def finite(grid: Grid | None) -> list[list[float | None]] | None:
+            return None if grid is None else [[v if math.isfinite(v) else None for v in row] for row in grid]
+
+        record = {
+            "x": self.x,
+            "y": self.y,
+            "points": self.points,
+            "log_likelihood": finite(self.log_likelihood),
+            "log_prior": finite(self.log_prior),
+            "log_posterior": finite(self.log_posterior),
+            "examples": self.examples,
+        }
+        return json.dumps(record, allow_nan=False)
+
+
+def plane(
+    a: State | Solution,
+    b: State | Solution,
+    c: State | Solution,
+    model: nn.Module,
+    data: Data,
+    points: int = 25,
+    margin: float = 0.25,
+    prior_variance: float | None = None,
+    *,
+    repair: Data | None = None,
+    batch_size: int = BATCH,
+    device: str | torch.device | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Plane:
+    """log p(data | w) and log N(w; 0, prior_variance I) for w on the plane through three means (rossi2023 Fig. 6, A16).
+
+    The axes are those of Gram and Schmidt for b - a and c - a, with the parameters of the model as coordinates; other
+    tensors, as the statistics of norms, follow. The grid has points x points places; it is wider than the triangle by
+    `margin` times its longer side, on each side. Values as targets have the noise of `a` everywhere, so that all
+    places are judged alike. `repair` is data on which the statistics of norms are recomputed at each place.
+    `progress` is called with the places done and their number.
+    """
+    _check_options(points, margin, prior_variance)
+    first, second, third = (as_solution(q) for q in (a, b, c))
+    where = resolve(device, first.mean)
+    split = as_split(data).to(where)
+    corners: list[State] = [states.to(first.mean, where)]
+    for q, name in ((second, "the second network"), (third, "the third network")):
+        corners.append(states.to(check(q.mean, like=first.mean, where=name), where))
+    frame = _frame(model, corners)
+    x, y = _axes(frame.points, points, margin)
+    places = [(one, other) for other in y for one in x]
+    likelihood = likelihood_of(split.targets)
+    likelihood.check_noise(first.noise)
+    prepare = repairer(repair, batch_size, where)
+    total = torch.zeros(len(places), dtype=torch.float64, device=where)
+    with evaluating(model, where) as ready:
+        given = (prepare(ready, state) if prepare else state for state in frame.states(places))
+        at_once = together(ready, where)
+        for rows, examples, out in outputs(
+            ready, given, split.inputs, likelihood, at_once=at_once, batch_size=batch_size, device=where
+        ):
+            if rows.start == examples.start == 0:
+                likelihood.check(out[0], split.targets)
+            found = likelihood.log_prob(out, split.targets[examples], first.noise)
+            total[rows] += found.flatten(1).sum(1, dtype=torch.float64)
+            if progress is not None and examples.stop == len(split):
+                progress(rows.stop, len(places))
+    if bool(total.isnan().any()):
+        raise ModelError(
+            f"{type(model).__name__} returns NaN at some places of the plane: if it has norms with statistics, which "
+            "do not extrapolate, give `repair`."
+        )
+    prior = None
+    if prior_variance is not None:
+        prior = _grid([frame.log_prior(place, prior_variance) for place in places], points)
+    return Plane(x, y, frame.points, _grid(total.tolist(), points), prior, len(split))
+
+
+@dataclass(frozen=True, eq=False)
+class _Frame:
+    """w = origin + alpha (b - a) + beta (c - a); points: the coordinates of a, b and c on the orthonormal axes.
+
+    norms: |w|^2 at (x, y) is norms[0] + 2 x norms[1] + 2 y norms[2] + x^2 + y^2, over `size` parameters.
+    """
+
+    origin: State
+    moves: tuple[State, State]
+    points: tuple[tuple[float, float], ...]
+    norms: tuple[float, float, float]
+    size: int
+
+    def states(self, places: list[tuple[float, float]]) -> Iterator[State]:
+        """The state at each place."""
+        first, second = self.moves
+        _, (length, _), (shift, height) = self.points
+        for x, y in places:
+            beta = y / height
+            alpha = (x - beta * shift) / length
+            yield {
+                name: (z + alpha * first[name] + beta * second[name]).to(z.dtype) if name in first else z
+                for name, z in self.origin.items()
+            }
+
+    def log_prior(self, place: tuple[float, float], variance: float) -> float:
+        """log N(w; 0, variance I)."""
+        x, y = place
+        square = self.norms[0] + 2 * x * self.norms[1] + 2 * y * self.norms[2] + x * x + y * y
+        return -square / (2 * variance) - self.size * math.log(2 * math.pi * variance) / 2
+
+
+def _frame(model: nn.Module, corners: list[State]) -> _Frame:
+    """The axes through three states, which must not lie on one line."""
+    own = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    a, b, c = ({n: z for n, z in states.untie(model, corner).items() if n in own} for corner in corners)
+    u, v, w = states.sub(b, a), states.sub(c, a), states.sub(c, b)
+    for move, names in ((u, "first and the second"), (v, "first and the third"), (w, "second and the third")):
+        if not float(states.norm(move)):
+            raise CosetError(f"The {names} of the three networks are the same, so no plane is set by them.")
+    length = float(states.norm(u))
+    shift = float(states.inner(u, v)) / length
+    across = states.sub(v, states.scale(u, shift / length))
+    height = float(states.norm(across))
+    if height <= COLLINEAR * float(states.norm(v)):
+        raise CosetError("The first, the second and the third network lie on one line, so no plane is set by them.")
+    norms = float(states.inner(a, a)), float(states.inner(a, u)) / length, float(states.inner(a, across)) / height
+    points = (0.0, 0.0), (length, 0.0), (shift, height)
+    moves = _difference(corners[1], corners[0]), _difference(corners[2], corners[0])
+    return _Frame(corners[0], moves, points, norms, sum(z.numel() for z in a.values()))
+
+
+def _difference(q: State, origin: State) -> State:
+    """q - origin over all coordinates, in float32 or wider."""
+    wide = {name: torch.promote_types(z.dtype, torch.float32) for name, z in origin.items() if is_coordinate(z)}
+    return {name: q[name].to(dtype) - origin[name].to(dtype) for name, dtype in wide.items()}
+
+
+def _axes(
+    corners: Sequence[tuple[float, float]], points: int, margin: float
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Equally spaced coordinates around the corners, with the same margin on all sides."""
+    ends = [(min(values), max(values)) for values in zip(*corners, strict=True)]
+    extra = margin * max(high - low for low, high in ends)
+    x, y = (
+        tuple(torch.linspace(low - extra, high + extra, points, dtype=torch.float64).tolist()) for low, high in ends
+    )
+    return x, y
+
+
+def _grid(values: list[float], width: int) -> Grid:
+    return tuple(tuple(values[start : start + width]) for start in range(0, len(values), width))
+
+
+def _check_options(points: int, margin: float, prior_variance: float | None) -> None:
+    if points < 2:
+        raise CosetError(f"A grid of {points} x {points} shows nothing: give two points or more.")
+    if not 0 <= margin < math.inf:
+        raise CosetError(f"The margin of a plane must be zero or positive, not {margin}.")
+    if prior_variance is not None and not 0 < prior_variance < math.inf:
+        raise CosetError(f"The variance of a prior must be positive and finite, not {prior_variance}.")

@@ -1,0 +1,113 @@
+"""A Gaussian with any covariance: what a Laplace approximation of a small network gives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from coset.checks import State, check
+from coset.solutions.coordinates import agree_elsewhere, count, home, joined, moves, own_names, parted, slices
+from coset.solutions.covariance import Covariance, require_density, require_small
+from coset.solutions.gaussian import MEAN, Gaussian
+from coset.solutions.solution import Solution, checked_noise, require_count
+from coset.solutions.ties import distinct, owners, tie
+from coset.symmetries import Element, Symmetry
+
+COVARIANCE = "covariance"
+
+
+class FullGaussian(Solution):
+    """q(w) = N(w; m, C) over the coordinates of the tensors `names`, the others being fixed.
+
+    mean: a state; covariance: C [P, P], the named tensors flattened and joined in that order. A coordinate without
+    variance is fixed. C may be singular in other ways too; then `log_prob` and `entropy` are refused.
+    """
+
+    kind: ClassVar[str] = "full_gaussian"
+
+    def __init__(
+        self, mean: State, covariance: Tensor, names: Sequence[str] | None = None, noise: float | None = None
+    ) -> None:
+        """`names` are by default all floating tensors, in their order and tied ones once. C is kept in float64."""
+        checked = check(mean, where="the mean")
+        self.mean = tie({name: x.detach() for name, x in checked.items()}, owners(checked))
+        if names is None:
+            names = [name for name in distinct(self.mean) if self.mean[name].is_floating_point()]
+        self.names = own_names(self.mean, names, "the names of the covariance")
+        size = count(self.mean, self.names)
+        require_small(size)
+        self._covariance = Covariance.of(covariance, size, "The covariance").to(home(self.mean, self.names))
+        self.noise = checked_noise(noise)
+
+    @property
+    def covariance(self) -> Tensor:
+        """[P, P] float64."""
+        return self._covariance.matrix
+
+    @property
+    def root(self) -> Tensor:
+        """[P, P] float64, R with C = R R^T."""
+        return self._covariance.root
+
+    @property
+    def is_random(self) -> bool:
+        return bool(self._covariance.random.any())
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """m + R e with e ~ N(0, I), drawn on the generator's device."""
+        require_count(n)
+        device = self.root.device if generator is None else generator.device
+        noise = torch.randn((n, len(self.root)), generator=generator, device=device, dtype=torch.float64)
+        drawn = parted(joined(self.mean, self.names) + noise.to(self.root.device) @ self.root.T, self.mean, self.names)
+        copies = {name: drawn.get(name, x.expand(n, *x.shape)) for name, x in self.mean.items()}
+        return tie({name: x.clone() for name, x in copies.items()}, owners(self.mean))
+
+    def log_prob(self, state: State) -> Tensor:
+        """-((w - m)^T C^-1 (w - m) + log det(2 pi C)) / 2 over the random coordinates."""
+        require_density(self._covariance.singular)
+        given, random = check(state, like=self.mean), self._covariance.random
+        difference = joined(given, self.names).to(random.device) - joined(self.mean, self.names)
+        if bool(difference[~random].any()) or not agree_elsewhere(given, self.mean, self.names):
+            return torch.tensor(-math.inf, dtype=torch.float64)
+        z = self._covariance.whiten(difference[random, None])
+        return -(z.square().sum() + len(z) * math.log(2 * math.pi) + self._covariance.log_det()) / 2
+
+    def entropy(self) -> Tensor:
+        """log det(2 pi e C) / 2 over the random coordinates."""
+        require_density(self._covariance.singular)
+        return (int(self._covariance.random.sum()) * (1 + math.log(2 * math.pi)) + self._covariance.log_det()) / 2
+
+    def push(self, sym: Symmetry, g: Element) -> FullGaussian:
+        """Exact, as an element moves each coordinate to one place by w -> c w + b: C_ij becomes c_i c_j C_p(i)p(j)."""
+        found, device = moves(sym, g, self.mean, self.names), self.root.device
+        index = torch.arange(len(self.root), device=device)
+        factor = torch.ones(len(self.root), dtype=torch.float64, device=device)
+        for name, part in slices(self.mean, self.names).items():
+            where, c = found[name]
+            index[part] = part.start + where.flatten().to(device)
+            factor[part] = c.flatten().to(device)
+        mean = tie(sym.act(g, self.mean), owners(self.mean))
+        return FullGaussian(mean, self._covariance.moved(index, factor), self.names, self.noise)
+
+    def to(self, device: str | torch.device) -> FullGaussian:
+        mean = tie({name: x.to(device) for name, x in self.mean.items()}, owners(self.mean))
+        return FullGaussian(mean, self.covariance.to(device), self.names, self.noise)
+
+    def marginal(self) -> Gaussian:
+        """The Gaussian with the same variances and no covariances."""
+        std = parted(self.covariance.diagonal().sqrt(), self.mean, self.names)
+        return Gaussian(self.mean, std, self.noise)
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        mean = {MEAN + name: x for name, x in self.mean.items()}
+        description = {"kind": self.kind, "noise": self.noise, "names": self.names}
+        return description, mean | {COVARIANCE: self.covariance}
+
+    @classmethod
+    def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> FullGaussian:
+        mean = {name.removeprefix(MEAN): x for name, x in tensors.items() if name.startswith(MEAN)}
+        return cls(mean, tensors[COVARIANCE], description["names"], description.get("noise"))

@@ -1,0 +1,149 @@
+"""A solution and all its images under the permutations of a symmetry, as one distribution."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import torch
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
+from torch import Tensor
+
+from coset.checks import State, check, is_coordinate
+from coset.errors import CosetError
+from coset.orbits import Entropy, Importance, OrbitMap, estimator
+from coset.orbits.estimators import Exact
+from coset.orbits.pairs import log_densities
+from coset.orbits.vectors import Vectors, vectors
+from coset.solutions.gaussian import Gaussian
+from coset.solutions.solution import Solution, require_count
+from coset.solutions.ties import distinct, owners, tie
+from coset.symmetries import Element, Symmetry
+
+ELEMENTS = 512  # permutations that are drawn for a density which cannot be exact
+SAMPLES = 256  # states that are drawn for an entropy
+
+
+class Symmetrized(Solution):
+    """q_G(w) = 1/|G| sum_g q(g^-1 w), over the permutations of `sym` (gelberg2024 Eq. 4).
+
+    A network drawn from it computes what one drawn from q does, so predictions are those of q. Densities and entropies
+    are known for a Gaussian with independent coordinates: exact for sets of up to twelve units that share no weights
+    and for small groups, else by importance sampling with the same random numbers at each call.
+    """
+
+    kind: ClassVar[str] = "symmetrized"
+
+    def __init__(self, q: Solution, sym: Symmetry) -> None:
+        missing = sym.missing(q.mean.keys())
+        if missing:
+            raise CosetError(f"The symmetry moves '{missing[0]}', which the solution does not have.")
+        self.q, self.sym = q, sym
+        self.noise = q.noise
+        self.mean = tie(_orbit_means(q.mean, sym), owners(q.mean))
+
+    @property
+    def is_random(self) -> bool:
+        return self.q.is_random or bool(self.sym.groups)
+
+    def components(self) -> list[tuple[float, Solution]]:
+        """Those of q, which compute the same."""
+        return self.q.components()
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """States of q, each with its units in random order."""
+        require_count(n)
+        drawn = self.q.sample(n, generator)
+        return tie(self.sym.act(self.sym.random(generator, batch=n), drawn), owners(self.mean))
+
+    def log_prob(self, state: State) -> Tensor:
+        """log q_G(state)."""
+        given, v = check(state, like=self.mean), self._vectors()
+        w = torch.cat([given[name].flatten().to(v.mean) for name in v.names]).unsqueeze(0)
+        mean, std = v.mean.unsqueeze(0), v.std.unsqueeze(0)
+        generator = torch.Generator(w.device).manual_seed(0)
+        exact = _exact(v.orbit)
+        if exact is None:
+            # Without the identity, which is no draw from the true distribution for a state that q did not draw.
+            ratio = Importance(v.orbit, ELEMENTS).sandwich(w, mean, std, generator)[0]
+        else:
+            ratio = exact(w, mean, std)
+        return (log_densities(w, mean, std) + ratio).squeeze(0) - v.orbit.log_order
+
+    def entropy(self) -> Tensor:
+        """H(q) + I, with I the mutual information of a random element and the weights it moves."""
+        from coset.orbits.overlap import overlap  # it takes solutions
+
+        entropy: Entropy = "importance" if _exact(self._vectors().orbit) is None else "exact"
+        total: Tensor = self.q.entropy() + overlap(self.q, self.sym, entropy, SAMPLES).information
+        return total
+
+    def push(self, sym: Symmetry, g: Element) -> Symmetrized:
+        """A permutation leaves it as it is, also if its mean, which q may have anywhere in the orbit, moves."""
+        return Symmetrized(self.q.push(sym, g), self.sym)
+
+    def to(self, device: str | torch.device) -> Symmetrized:
+        return Symmetrized(self.q.to(device), self.sym)
+
+    def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
+        inner, tensors = self.q.pack()
+        return {"kind": self.kind, "q": inner, "symmetry": self.sym.to_json()}, tensors
+
+    @classmethod
+    def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Symmetrized:
+        from coset.solutions.kinds import KINDS  # which lists this kind
+
+        inner = description["q"]
+        return cls(KINDS[inner["kind"]].unpack(inner, tensors), Symmetry.from_json(description["symmetry"]))
+
+    def _vectors(self) -> Vectors:
+        if not isinstance(self.q, Gaussian):
+            raise CosetError(
+                f"The density of a symmetrized {type(self.q).__name__} is not known, only that of a Gaussian with "
+                "independent coordinates."
+            )
+        return vectors(self.q, self.sym)
+
+
+def _exact(orbit: OrbitMap) -> Exact | None:
+    try:
+        found = estimator("exact", orbit, 0)
+    except CosetError:
+        return None
+    assert isinstance(found, Exact)
+    return found
+
+
+def _orbit_means(state: State, sym: Symmetry) -> dict[str, Tensor]:
+    """Each coordinate's mean over the places that permutations send it to, which lie in its own tensor."""
+    names = [name for name in distinct(state) if is_coordinate(state[name])]
+    orbit = OrbitMap(sym, {name: state[name].shape for name in names}, torch.device("cpu"))
+    parts = torch.split(_orbits(orbit), [state[name].numel() for name in names])
+    means = dict(state)
+    for name, part in zip(names, parts, strict=True):
+        x = state[name]
+        own = torch.unique(part, return_inverse=True)[1].to(x.device)
+        wide = x.flatten().to(torch.promote_types(x.dtype, torch.float64))
+        sums = wide.new_zeros(x.numel()).index_add_(0, own, wide)
+        counts = own.bincount(minlength=x.numel()).clamp(min=1)
+        means[name] = (sums / counts)[own].view_as(x).to(x.dtype)
+    return means
+
+
+def _orbits(orbit: OrbitMap) -> Tensor:
+    """(p,) the number of each coordinate's orbit: those that generators of the group join share one.
+
+    A cycle and a swap generate the permutations of a set.
+    """
+    sources = []
+    for name, known in orbit.sets.items():
+        stay = torch.arange(known.size)
+        for move in (stay.roll(1), torch.cat([stay[:2].flip(0), stay[2:]])):
+            for copy in range(orbit.copies(name)):
+                p = stay.repeat(1, orbit.copies(name), 1)
+                p[0, copy] = move
+                sources.append(orbit.index({name: p})[0])
+    columns = torch.cat([torch.arange(orbit.size), *sources]).numpy()
+    rows = torch.arange(orbit.size).repeat(len(sources) + 1).numpy()
+    graph = coo_matrix((rows >= 0, (rows, columns)), shape=(orbit.size, orbit.size))
+    return torch.from_numpy(connected_components(graph, directed=False)[1]).long()

@@ -1,0 +1,124 @@
+"""States at once give what they give one by one."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coset
+from coset import state as states
+from coset import zoo
+from coset.solutions import outputs as module
+from coset.solutions.draws import share
+from coset.solutions.likelihood import Classification
+from coset.solutions.outputs import outputs, together
+
+CPU = torch.device("cpu")
+
+
+def cloud(net: nn.Module, std: float = 0.1, noise: float | None = None) -> coset.Gaussian:
+    return coset.Gaussian(states.of(net), {n: torch.full_like(p, std) for n, p in net.named_parameters()}, noise)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(7, 6)
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.head = nn.Linear(6, 7, bias=False)
+        self.head.weight = self.embed.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        out: Tensor = self.head(h + self.attention(h, h, h)[0])
+        return out
+
+
+class Looks(nn.Module):
+    """Its flow depends on values, which vmap cannot follow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x)
+        return out if float(out.sum()) > 0 else -out
+
+
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    seen: list[int] = []
+    true = module._call_all
+
+    def spy(model: nn.Module, population: states.State, batch: Tensor) -> Tensor:
+        seen.append(states.size(population))
+        return true(model, population, batch)
+
+    monkeypatch.setattr(module, "_call_all", spy)
+    return seen
+
+
+@pytest.mark.parametrize("name", ["norm", "tied"])
+def test_at_once_is_as_one_by_one(name: str, net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    model = net if name == "norm" else Tied()
+    n = 33
+    x = torch.randn(n, 3) if name == "norm" else torch.randint(7, (n, 5))
+    y = torch.randint(4, (n,)) if name == "norm" else torch.randint(7, (n, 5))
+    q = coset.Mixture([cloud(model), coset.Dirac(states.of(model)), cloud(model, 0.3)], [3, 1, 2])
+    seen = calls(monkeypatch)
+    fast = coset.evaluate(q, model, (x, y), samples=60, batch_size=8)
+    assert max(seen) > 30
+    monkeypatch.setattr(module, "_vectorizes", lambda *_: False)
+    seen.clear()
+    slow = coset.evaluate(q, model, (x, y), samples=60, batch_size=8)
+    assert not seen
+    for one, other in zip(vars(fast).values(), vars(slow).values(), strict=True):
+        assert one == other is None or one == pytest.approx(other, rel=1e-5, abs=1e-7)
+
+
+def test_values_at_once_are_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(2)
+    net, x = zoo.build("mlp:2-8-1"), torch.randn(20, 2)
+    fast = coset.moments(cloud(net, noise=0.5), net, x, samples=30)
+    monkeypatch.setattr(module, "_vectorizes", lambda *_: False)
+    slow = coset.moments(cloud(net, noise=0.5), net, x, samples=30)
+    assert torch.allclose(fast.mean, slow.mean, atol=1e-6) and torch.allclose(fast.std, slow.std, rtol=1e-5)
+
+
+def test_models_that_look_at_values_run_one_by_one() -> None:
+    torch.manual_seed(3)
+    model, x = Looks(), torch.randn(9, 3)
+    found = coset.predict(cloud(model, 1.0), model, x, samples=16)
+    drawn = share(cloud(model, 1.0), 16).states(0, CPU, 16)
+    expected = torch.stack([states.call(model, one, (x,)).softmax(-1) for one in drawn]).mean(0)
+    assert torch.allclose(found.exp().float(), expected, atol=1e-6)
+
+
+def test_slices_cover_everything_once() -> None:
+    net, x = zoo.build("mlp:3-4-2"), torch.randn(11, 3)
+    population = states.unstack(cloud(net).sample(7, torch.Generator().manual_seed(0)))
+    seen = torch.zeros(7, 11, 2)
+    for rows, examples, out in outputs(net, population, x, Classification(), at_once=3, batch_size=4, device=CPU):
+        seen[rows, examples] += out
+    expected = torch.stack([states.call(net, one, (x,)) for one in population])
+    assert torch.allclose(seen, expected, atol=1e-6)
+
+
+def test_how_many_run_at_once() -> None:
+    assert together(zoo.build("mlp:3-4-2"), CPU) > 1000
+    assert together(zoo.build("mlp:784-512-512-512-10"), CPU) == 1
+    assert 1 < together(zoo.build("mlp:64-64-64-10"), CPU) < 128
+    assert together(nn.Sequential(nn.Conv2d(1, 2, 3)), CPU) == 1
+
+
+def test_the_noise_of_a_state_does_not_depend_on_how_many_are_drawn(gaussian: coset.Gaussian) -> None:
+    few, many = (coset.Mixture([gaussian, gaussian], [1 - t, t]) for t in (0.2, 0.6))
+    first, second = (share(q, 45) for q in (few, many))
+    assert first.counts == (36, 9) and second.counts == (18, 27)
+    found = [list(draws.states(5, CPU, 64)) for draws in (first, second)]
+    for k in range(18):
+        assert states.allclose(found[0][k], found[1][k], rtol=0, atol=0)
+    for k in range(9):
+        assert states.allclose(found[0][36 + k], found[1][18 + k], rtol=0, atol=0)
+    assert not states.allclose(found[0][0], found[0][36])
+    assert float(first.weights.sum()) == pytest.approx(1)
