@@ -16,7 +16,7 @@ METHODS = [
     coset.SGHMC(
         chains=2, epochs=6, burn_in=1, batch_size=16, rate=1e-3, schedule="cyclical", cycles=2, noise=0.3
     ),
-    coset.HMC(chains=2, draws=3, warm_up=3, steps=3, noise=0.3),
+    coset.HMC(chains=2, draws=3, warm_up=22, steps=2, mass="diagonal", noise=0.3),
 ]  # fmt: skip
 
 
@@ -34,19 +34,20 @@ def same(a: coset.Ensemble, b: coset.Ensemble) -> bool:
     return all(torch.equal(a.population[name], x) for name, x in b.population.items())
 
 
-def stop(epoch: Epoch) -> None:
-    if epoch.epoch == 4:
+def stop(epoch: Epoch, left: int = 2) -> None:
+    if epoch.epoch == epoch.epochs - left:
         raise KeyboardInterrupt
 
 
+@pytest.mark.parametrize("left", [2, 4])
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
-def test_stopped_and_resumed(split: Split, tmp_path: Path, method: Method) -> None:
+def test_stopped_and_resumed(split: Split, tmp_path: Path, method: Method, left: int) -> None:
     (whole,) = coset.fit(make(), split, method)
     with pytest.raises(KeyboardInterrupt):
-        coset.fit(make(), split, method, out=tmp_path, progress=stop)
+        coset.fit(make(), split, method, out=tmp_path, progress=lambda epoch: stop(epoch, left))
     seen: list[Epoch] = []
     (resumed,) = coset.fit(make(), split, method, out=tmp_path, progress=seen.append)
-    assert seen[0].epoch == 5 and same(resumed, whole)
+    assert seen[0].epoch == method.epochs - left + 1 and same(resumed, whole)
     (read,) = coset.fit(make(), split, method, out=tmp_path)
     assert same(read, whole) and read.noise == pytest.approx(0.3)
 
@@ -89,6 +90,13 @@ def test_killed_while_solutions_are_written(split: Split, tmp_path: Path) -> Non
     half = {name: x[len(whole) // 2 :] for name, x in whole.population.items()}
     coset.Ensemble(half, noise=whole.noise).save(tmp_path / "replica-0/copy-1/solution.safetensors")
     assert same(coset.fit(make(), split, method, out=tmp_path)[0], whole)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: type(method).__name__)
+def test_norms_and_dropout_run_as_in_evaluation(split: Split, method: Method) -> None:
+    net = nn.Sequential(nn.Linear(1, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+    (q,) = coset.fit(net, split, method)
+    assert (q.population["1.num_batches_tracked"] == 0).all() and (q.population["1.running_var"] == 1).all()
 
 
 def test_tied_weights_stay_tied() -> None:

@@ -92,8 +92,8 @@ def test_density_and_gradient(kind: str) -> None:
     start = torch.randn(3, network.size, dtype=torch.float64, generator=generator)
     rows = Randomness(0, [(0,), (1,), (2,)], torch.device("cpu"))
     problem = Problem(network, start, Split(inputs, targets), likelihood, rows)
-    found = Posterior(problem, 0.7, 0.3, 3)(start)
-    whole = Posterior(problem, 0.7, 0.3, 100)
+    found = Posterior(problem, 0.7, torch.tensor(0.3).double(), 3)(start)
+    whole = Posterior(problem, 0.7, torch.tensor(0.3).double(), 100)
     for row, w in enumerate(start):
         outputs = torch.func.functional_call(net, network.unflatten(w), (inputs,))
         if kind == "classes":

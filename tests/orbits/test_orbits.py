@@ -149,6 +149,16 @@ def test_sampling_estimators_bound_the_exact_sum(name: str, spread: float) -> No
     assert (high - low).mean() < (uniform - exact).mean()
 
 
+@pytest.mark.parametrize("name", ["mlp:2-4-1", "mlp:1-3-3-1"])
+def test_permutations_near_the_mode_sum_to_the_same(name: str) -> None:
+    """Without the identity the mean of the terms is the exact sum, whatever they are drawn by."""
+    orbit = orbit_of(name)
+    w, mean, std = (x.expand(2000, -1) for x in gaussian(orbit.size, 1, 0.5))
+    found = Importance(orbit, 2, "mode").sandwich(w, mean, std, torch.Generator().manual_seed(0))[0].exp()
+    exact = Exact(orbit)(w[:1], mean[:1], std[:1]).exp()
+    assert float(found.mean()) == pytest.approx(float(exact), abs=4 * float(found.std()) / math.sqrt(2000))
+
+
 def test_more_elements_come_closer_and_saturate_at_log_k() -> None:
     orbit = orbit_of("mlp:2-6-1")
     given = gaussian(orbit.size, 200, 5.0)

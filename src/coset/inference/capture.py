@@ -25,7 +25,9 @@ def captured(
         return step
     # Detached: a clone in the graph of gradients would tie the capture to this stream.
     before = [x.detach().clone() for x in changes]
-    states = [generator.get_state() for generator in generators]
+    # The global generator, from which dropout draws, belongs to every capture.
+    drawn_from = [*generators, torch.cuda.default_generators[device.index or 0]]
+    states = [generator.get_state() for generator in drawn_from]
     graph = torch.cuda.CUDAGraph()
     for generator in generators:
         graph.register_generator_state(generator)
@@ -46,6 +48,6 @@ def captured(
     with torch.no_grad():
         for x, old in zip(changes, before, strict=True):
             x.copy_(old)
-    for generator, state in zip(generators, states, strict=True):
+    for generator, state in zip(drawn_from, states, strict=True):
         generator.set_state(state)
     return replay

@@ -80,8 +80,9 @@ class _Hamiltonian(Run):
         self._classifies = isinstance(problem.likelihood, Classification)
         self._problem = _double(problem) if settings.precision == "float64" else problem
         self._problem.network.model.eval()
-        density = Posterior(self._problem, settings.prior_variance, noise, settings.chunk)
-        self._at = density(self._problem.start.clone())
+        start = self._problem.start.clone()
+        density = Posterior(self._problem, settings.prior_variance, start.new_tensor(noise), settings.chunk)
+        self._at = density(start)
         self._leapfrog = Leapfrog(density, self._at)
         slow = windows(settings.warm_up) if settings.mass == "diagonal" else []
         self._warm_up = WarmUp(self._at.weights, settings.acceptance, slow, settings.warm_up)

@@ -12,6 +12,7 @@ from coset import state as states
 from coset.inference.local import Reparameterized
 
 Tensors = dict[str, Tensor]
+CACHED = 2**18  # parameters of a network that several fit into a processor's caches
 
 
 class Network:
@@ -93,11 +94,11 @@ def batches(model: nn.Module, inputs: Tensor) -> bool:
 
     Not if the model draws random numbers or changes its buffers in training, as dropout and batch norm do, or if
     `vmap` does not know one of its ops. A convolution of several networks is a grouped one, which is slower than one
-    convolution after the other.
+    convolution after the other; and two large networks share a processor's caches, to the harm of both.
     """
-    if _convolves(model):
-        return False
     network = Network(model)
+    if _convolves(model) or (not _on_cuda(model) and network.size > CACHED):
+        return False
     flat = network.flatten(states.of(model)).expand(2, -1).clone().requires_grad_()
     before = states.of(model)
     try:

@@ -66,12 +66,13 @@ class Point:
 class Posterior:
     """log p(w | data) up to a constant: sum_i log p(y_i | x_i, w) + log N(w; 0, v), over all examples.
 
-    variance: v. noise: of the targets of a regression. chunk: examples that are run at once, for each network.
+    variance: v. noise: of the targets of a regression, on the device, as a captured step cannot bring it there.
+    chunk: examples that are run at once, for each network.
     """
 
     problem: Problem
     variance: float
-    noise: float
+    noise: Tensor
     chunk: int
 
     def __call__(self, weights: Tensor) -> Point:

@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from itertools import permutations
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -85,11 +86,15 @@ class Importance(Estimator):
     was drawn with. That element is a draw from the true distribution of g given w, so with it among the g_k the
     expectation is no less than the true one, whatever f is (Sobolev & Vetrov 2019; InfoNCE is the case of a uniform
     f); without it, no more: `sandwich`. f takes no part in the gradient.
+
+    proposal: by how well the units of w fit, or as gelberg2024 proposes (Section 6) by how near the means of two units
+    are (`mode`). The latter prefers elements near the one that w was drawn with, so only the lower half of `sandwich`
+    is a bound then.
     """
 
-    def __init__(self, orbit: OrbitMap, elements: int) -> None:
+    def __init__(self, orbit: OrbitMap, elements: int, proposal: Literal["weights", "mode"] = "weights") -> None:
         super().__init__(orbit)
-        self._elements = elements
+        self._elements, self._proposal = elements, proposal
         # Units that lie over others are told apart once those have their places.
         order = sorted(orbit.sets, key=lambda name: len(orbit.sets[name].over))
         self._known = {name: orbit.units(name, apart_from=order[k + 1 :]) for k, name in enumerate(order)}
@@ -101,7 +106,8 @@ class Importance(Estimator):
         self, w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator | None = None
     ) -> tuple[Tensor, Tensor]:
         """Estimates whose expectations are no more and no less than the true one."""
-        drawn, log_f, staying = self._draw(w.detach(), mean.detach(), std.detach(), generator)
+        judged = mean if self._proposal == "mode" else w
+        drawn, log_f, staying = self._draw(judged.detach(), mean.detach(), std.detach(), generator)
         terms = self.log_ratios(drawn, w, mean, std) - log_f
         with_identity = torch.cat([-staying.unsqueeze(1), terms], 1)
         k = terms.shape[1]
