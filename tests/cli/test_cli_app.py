@@ -12,7 +12,7 @@ import coset
 Run = Callable[..., Result]
 
 
-@pytest.mark.parametrize("words", [[], ["inspect"], ["demo"], ["bench"]])
+@pytest.mark.parametrize("words", [[], ["inspect"], ["demo"], ["bench"], ["fit"], ["evaluate"], ["overlap"]])
 def test_help_has_an_example(run: Run, words: list[str]) -> None:
     result = run(*words, "--help")
     assert result.exit_code == 0

@@ -77,6 +77,28 @@ def test_the_same_numbers_as_one_by_one(
             assert torch.allclose(a[name].double(), b[name].double(), rtol=1e-3, atol=1e-4), name
 
 
+class Reads(nn.Module):
+    """Waits for the device, which no capture allows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(6, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.inner(x) * (1.0 if bool(x.isfinite().all()) else 0.0)
+        return out
+
+
+@pytest.mark.parametrize("case", ["reads", "importance", "exact"])
+def test_a_step_that_waits_for_the_device_is_not_captured(case: str, caplog: pytest.LogCaptureFixture) -> None:
+    net: nn.Module = Reads() if case == "reads" else zoo.build("mlp:6-4-2")
+    entropy = "bethe" if case == "reads" else case
+    method = coset.SymmetrizedVI(**QUICK, entropy=entropy, initial_std=0.5)  # type: ignore[arg-type]
+    with caplog.at_level("INFO", logger=capture.__name__):
+        coset.fit(net, split(6), coset.VI(**QUICK) if case == "reads" else method, device="cuda")  # type: ignore[arg-type]
+    assert "cannot be captured" in caplog.text
+
+
 @pytest.mark.parametrize("case", ["vi", "dropout", "infonce"])
 def test_again_the_same(case: str) -> None:
     for a, b in zip(states(case), states(case), strict=True):

@@ -264,6 +264,11 @@ class TestFolder:
         with pytest.raises(CosetError, match=r"settings\.json is not JSON"):
             coset.fit(make(), split, QUICK, out=tmp_path)
 
+    def test_a_run_that_cannot_start_leaves_nothing(self, split: Split, tmp_path: Path) -> None:
+        with pytest.raises(DataError, match="augment needs images"):
+            coset.fit(make(), split, coset.MAP(augment=True), out=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+
     def test_a_damaged_checkpoint_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "checkpoint.pt").write_bytes(b"nonsense")
         with pytest.raises(CosetError, match=r"checkpoint\.pt is damaged"):

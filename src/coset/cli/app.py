@@ -64,6 +64,10 @@ Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu or 
 Checkpoint = Annotated[
     Path, typer.Argument(help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors.")
 ]
+Solution = Annotated[Path, typer.Argument(help="A solution that `coset fit` wrote, or any checkpoint.")]
+Split = Annotated[
+    int | None, typer.Option("--split", help="Which standard split of a UCI set; the first if not given.")
+]
 
 
 def _show_version(wanted: bool) -> None:
@@ -223,6 +227,93 @@ def apply(
     run(Request(element, checkpoint, output, inverse), as_json=json)
 
 
+@app.command(
+    epilog="Example: coset fit --model mlp:64-64-10 --data digits --method vi --out run --set epochs=100"
+    "\n\nExample: coset fit --model mlp:6-50-1 --data uci/yacht --method laplace --out yacht --set base.epochs=200"
+)
+def fit(
+    model: Model,
+    data: Annotated[str, typer.Option(help="A data set, such as mnist: its training split.")],
+    method: Annotated[str, typer.Option(help="map, vi, symmetrized-vi, laplace, sgld, sghmc, hmc or deep-ensemble.")],
+    out: Annotated[Path, typer.Option(help="Folder for solutions, metrics and checkpoints; a run goes on in its own.")],
+    replicas: Annotated[int, typer.Option(help="Solutions from independent starts.", min=1)] = 1,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of the method, such as rate=0.01 or base.epochs=20. Repeat it for more.",
+        ),
+    ] = None,
+    split: Split = None,
+    checkpoint_every: Annotated[int, typer.Option(help="Epochs from one checkpoint to the next.", min=1)] = 1,
+    args: Arguments = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Train networks or find posteriors; called again after it was stopped, it goes on."""
+    from coset.cli.align import Net
+    from coset.cli.fit import Request, run
+
+    net = Net.of(model, args, None, None, False, device)
+    run(Request(net, data, method, out, tuple(settings or ()), split, replicas, checkpoint_every, seed), as_json=json)
+
+
+@app.command(
+    epilog="Example: coset evaluate run/replica-0/solution.safetensors --model mlp:64-64-10 --data digits --elbo"
+)
+def evaluate(
+    solution: Solution,
+    model: Model,
+    data: Annotated[str, typer.Option(help="A data set, such as mnist: its test split.")],
+    samples: Annotated[int, typer.Option(help="Networks drawn from a random solution.", min=1)] = 128,
+    elbo: Annotated[
+        bool, typer.Option("--elbo", help="Also the evidence lower bound of the training split, of a Gaussian.")
+    ] = False,
+    prior_variance: Annotated[
+        float | None, typer.Option(help="Of the prior, for --elbo; 1 if not given, as in vi.")
+    ] = None,
+    split: Split = None,
+    args: Arguments = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Measure how good a solution is: its loss, accuracy and calibration, or the error of a regression."""
+    from coset.cli.align import Net
+    from coset.cli.evaluate import Request, run
+
+    if prior_variance is not None and not elbo:
+        raise CosetError("--prior-variance is that of the evidence lower bound: ask for it with --elbo.")
+    variance = (1.0 if prior_variance is None else prior_variance) if elbo else None
+    net = Net.of(model, args, None, None, False, device)
+    run(Request(solution, net, data, split, samples, variance, seed), as_json=json)
+
+
+@app.command(epilog="Example: coset overlap run/replica-0/solution.safetensors --model mlp:64-64-10")
+def overlap(
+    solution: Solution,
+    model: Model,
+    entropy: Annotated[str, typer.Option(help="importance, infonce, bethe or exact.")] = "importance",
+    samples: Annotated[int, typer.Option(help="Networks drawn from the posterior.", min=2)] = 64,
+    elements: Annotated[
+        int, typer.Option(help="Permutations of each, of importance and infonce; more narrow the bounds.", min=2)
+    ] = 20,
+    args: Arguments = None,
+    input: Inputs = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Tell whether the equivalent modes of a Gaussian posterior overlap, so that symmetrization can change it."""
+    from coset.cli.align import Net
+    from coset.cli.overlap import Request, run
+
+    net = Net.of(model, args, input, None, False, device)
+    run(Request(solution, net, entropy, samples, elements, seed), as_json=json)
+
+
 @app.command(epilog="Example: coset demo --out out/demo")
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for what it draws.")] = Path("out/demo"),
@@ -244,6 +335,30 @@ def bench(
     from coset.cli.bench import run
 
     run(name, seed, as_json=json)
+
+
+@app.command(
+    epilog="Example: coset reproduce gelberg2024/fig3 --scale short"
+    "\n\nExample: coset reproduce --redraw out/reproduce/gelberg2024-fig3-short.json"
+)
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="PAPER/FIGURE; without a name they are listed.")] = None,
+    list_all: Annotated[bool, typer.Option("--list", help="List all figures and tables.")] = False,
+    scale: Annotated[
+        str, typer.Option(help="smoke (half a minute), short (minutes on a CPU) or paper (the paper's own settings).")
+    ] = "smoke",
+    device: Device = "cpu",
+    out: Annotated[Path, typer.Option(help="Folder for the record, the picture, and parts to go on from.")] = Path(
+        "out/reproduce"
+    ),
+    redraw: Annotated[Path | None, typer.Option(help="Draw the picture of a record again: .json.")] = None,
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Reproduce a figure or table of a paper, and print what the paper says beside what was found."""
+    from coset.cli.reproduce import Request, run
+
+    run(Request(None if list_all else name, scale, device, out, seed, None if list_all else redraw), as_json=json)
 
 
 def main() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -35,19 +36,34 @@ def captured(
     side.wait_stream(torch.cuda.current_stream(device))
     try:
         with torch.cuda.stream(side):
-            for _ in range(WARM_UP):
+            for _ in range(WARM_UP - 1):
                 step()
-        torch.cuda.current_stream(device).wait_stream(side)
-        with torch.cuda.graph(graph):
-            step()
+            # A capture that fails leaves generators unusable, so find out before.
+            with _refusing_to_wait():
+                step()
     except RuntimeError as error:
         log.info("the step cannot be captured: %s", str(error).splitlines()[0])
         replay = step
     else:
+        torch.cuda.current_stream(device).wait_stream(side)
+        with torch.cuda.graph(graph):
+            step()
         replay = graph.replay
+    torch.cuda.current_stream(device).wait_stream(side)
     with torch.no_grad():
         for x, old in zip(changes, before, strict=True):
             x.copy_(old)
     for generator, state in zip(drawn_from, states, strict=True):
         generator.set_state(state)
     return replay
+
+
+@contextmanager
+def _refusing_to_wait() -> Iterator[None]:
+    """Let whatever makes the CPU wait for the device raise."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode(before)

@@ -68,6 +68,8 @@ def elbo(
         raise CosetError(f"The ELBO is known for a Gaussian with independent coordinates, not a {type(q).__name__}.")
     if samples < 2:
         raise CosetError(f"The ELBO needs two samples or more, not {samples}.")
+    if not 0 < prior_variance < math.inf:
+        raise CosetError(f"The prior variance must be positive and finite, not {prior_variance}.")
     where = resolve(device, q.mean)
     own, split = q.to(where), as_split(data).to(where)
     likelihood, draws = likelihood_of(split.targets), share(own, samples)

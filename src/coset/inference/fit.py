@@ -14,7 +14,7 @@ from torch import nn
 from coset import state as states
 from coset.data import Data, Split, as_split
 from coset.errors import CosetError
-from coset.inference.folder import RowFolder, open_folder
+from coset.inference.folder import RowFolder, RunFolder, open_folder
 from coset.inference.initialise import fresh
 from coset.inference.method import Method, Problem
 from coset.inference.network import Network, batches
@@ -51,7 +51,7 @@ class _Job:
     split: Split
     method: Method
     seed: int
-    folder: Path | None
+    folder: RunFolder | None
     progress: Callable[[Epoch], None] | None
     checkpoint_every: int
 
@@ -61,7 +61,9 @@ class _Job:
         return [(replica,)] if copies == 1 else [(replica, copy) for copy in range(copies)]
 
     def own(self, row: Row) -> RowFolder | None:
-        return None if self.folder is None else RowFolder(self.folder / Path(f"replica-{row[0]}", *map(_copy, row[1:])))
+        if self.folder is None:
+            return None
+        return RowFolder(self.folder.path / Path(f"replica-{row[0]}", *map(_copy, row[1:])))
 
 
 def fit(
@@ -133,6 +135,8 @@ def _train(job: _Job, group: Sequence[Row]) -> list[Solution]:
     problem = Problem(network, start, job.split, likelihood_of(job.split.targets), randomness)
     with randomness.active():
         run = method.start(problem)
+    if job.folder is not None:
+        job.folder.write_settings()
     folders = [own for row in group if (own := job.own(row)) is not None]
     done = 0
     if folders and (checkpoint := folders[0].resume(device)) is not None:
@@ -172,7 +176,7 @@ def _train(job: _Job, group: Sequence[Row]) -> list[Solution]:
 def _combined(job: _Job, replica: int, found: list[Solution]) -> Solution:
     solution = job.method.combine(found)
     if job.folder is not None and job.method.copies > 1:
-        RowFolder(job.folder / f"replica-{replica}").finish(solution)
+        RowFolder(job.folder.path / f"replica-{replica}").finish(solution)
     return solution
 
 

@@ -79,14 +79,34 @@ class RowFolder:
             temporary.write_text("".join(lines), encoding="utf-8")
 
 
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run, and what the run is: `settings` as JSON can hold them."""
+
+    path: Path
+    settings: dict[str, Any]
+
+    def write_settings(self) -> None:
+        """Claim the folder for this run, once it can start."""
+        if (self.path / SETTINGS).exists():
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(self.path / SETTINGS, self.settings)
+        except OSError as error:
+            raise CosetError(f"{self.path} cannot be written: {error.strerror or error}.") from error
+
+
 def open_folder(
     out: str | Path, method: Method, seed: int, model: nn.Module, split: Split, device: torch.device
-) -> Path:
-    """The folder, made if absent. One whose run had other settings is refused before anything is written.
+) -> RunFolder:
+    """The folder, refused if its run had other settings; nothing is written yet.
 
     The number of replicas is no setting: more may be asked for later.
     """
     out = Path(out)
+    if out.exists() and not out.is_dir():
+        raise CosetError(f"{out} cannot be written: it is a file.")
     wanted = {
         "method": type(method).__name__,
         **asdict(method),  # type: ignore[call-overload]
@@ -109,13 +129,7 @@ def open_folder(
                     f"{out} holds a run with another {key} ({_short(found.get(key))}, not {_short(wanted.get(key))}): "
                     "choose another folder, or ask for the same run."
                 )
-        return out
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        write_json(file, wanted)
-    except OSError as error:
-        raise CosetError(f"{out} cannot be written: {error.strerror or error}.") from error
-    return out
+    return RunFolder(out, wanted)
 
 
 def _digest(split: Split) -> str:

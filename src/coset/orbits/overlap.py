@@ -11,10 +11,10 @@ from torch import Tensor
 from coset.errors import CosetError
 from coset.orbits.choose import Entropy, estimator
 from coset.orbits.estimators import Bethe, Importance
-from coset.orbits.vectors import vectors
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.load import as_solution
 from coset.solutions.solution import Solution
+from coset.solutions.vectors import vectors
 from coset.symmetries import Symmetry
 
 CHUNK = 16  # states that are looked at in one go
@@ -46,7 +46,7 @@ class Overlap:
     @property
     def sentence(self) -> str:
         """What symmetrization can do for this posterior."""
-        short = self.log_order - self.lower
+        short = self.log_order - self.information
         if short < SEPARATE:
             return (
                 f"Equivalent modes do not overlap (index {self.index:.2g}): symmetrization adds the constant "
@@ -83,6 +83,8 @@ def overlap(
         raise CosetError(
             f"The overlap is known for a Gaussian with independent coordinates, not a {type(given).__name__}."
         )
+    if samples < 2:
+        raise CosetError(f"The overlap needs two samples or more, not {samples}.")
     v = vectors(given, sym)
     orbit = v.orbit
     if not orbit.sets:
@@ -120,6 +122,6 @@ def overlap(
         lower -= sum(orbit.copies(name) * orbit.sets[name].size for name in bethe.chosen) / 2 * math.log(2)
         if len(of_sets) == len(orbit.sets):
             upper = sum(value for value, _ in of_sets.values())
-    error = float(logs.std()) / math.sqrt(samples) if samples > 1 else math.inf
-    least, most = (min(max(x, 0.0), total) for x in (lower, upper))
+    error = float(logs.std()) / math.sqrt(samples)
+    information, least, most = (min(max(x, 0.0), total) for x in (information, lower, upper))
     return Overlap(information, error, least, most, total, of_sets)

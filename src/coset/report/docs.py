@@ -1,4 +1,4 @@
-"""The pages of docs/ that are made from the records under results/: coverage.md, merging.md and its pictures.
+"""The pages of docs/ that are made from the records under results/: coverage.md, merging.md and papers.md.
 
 python -m coset.report.docs docs results
 """
@@ -14,20 +14,21 @@ from coset.errors import CosetError
 from coset.files import atomic_write
 from coset.report.docs_coverage import coverage
 from coset.report.docs_merging import merging
+from coset.report.docs_papers import papers
 from coset.report.figure import save
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the pages; 2, and no page, if a file cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m coset.report.docs", description="Write the pages of results.")
-    parser.add_argument("docs", type=Path, help="folder to write coverage.md, merging.md and img/ to")
+    parser.add_argument("docs", type=Path, help="folder to write coverage.md, merging.md, papers.md and img/ to")
     parser.add_argument("results", type=Path, help="folder with the JSON files of bench/")
     options = parser.parse_args(arguments)
     try:
-        text, pictures = merging(options.results)
-        pages = {"coverage.md": coverage(options.results), "merging.md": text}
+        (merged, pictures), (figures, more) = merging(options.results), papers(options.results)
+        pages = {"coverage.md": coverage(options.results), "merging.md": merged, "papers.md": figures}
         (options.docs / "img").mkdir(exist_ok=True)
-        for name, figure in pictures.items():
+        for name, figure in (pictures | more).items():
             save(figure, options.docs / "img" / name)
         for name, text in pages.items():
             with atomic_write(options.docs / name) as temporary:

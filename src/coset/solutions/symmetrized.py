@@ -14,10 +14,10 @@ from coset.errors import CosetError
 from coset.orbits import Entropy, Importance, OrbitMap, estimator
 from coset.orbits.estimators import Exact
 from coset.orbits.pairs import log_densities
-from coset.orbits.vectors import Vectors, vectors
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.solution import Solution, require_count
 from coset.solutions.ties import distinct, owners, tie
+from coset.solutions.vectors import Vectors, vectors
 from coset.symmetries import Element, Symmetry
 
 ELEMENTS = 512  # permutations that are drawn for a density which cannot be exact

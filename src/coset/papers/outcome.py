@@ -1,0 +1,43 @@
+"""What reproducing a figure or table gives: its numbers, and what the paper says beside what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from coset.papers.settings import Settings
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper: what it published, what was found here, and whether the sentence holds.
+
+    holds is None where the two cannot be compared. published is None for what the paper does not give. note: why they
+    differ, or what the number means.
+    """
+
+    text: str
+    published: str | float | None
+    ours: str | float
+    holds: bool | None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`data` is all that the picture shows, as JSON can hold it."""
+
+    data: Mapping[str, Any]
+    claims: tuple[Claim, ...]
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A figure or table: what it shows, how it is computed, and how `Outcome.data`, as read from JSON, is drawn."""
+
+    title: str
+    compute: Callable[[Settings], Outcome]
+    draw: Callable[[Any], Figure]

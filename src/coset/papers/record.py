@@ -1,0 +1,76 @@
+"""Run an exhibit, write its record and its picture; draw a record again, on this machine or another."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coset._version import __version__
+from coset.errors import CosetError
+from coset.files import write_json
+from coset.papers.catalogue import find
+from coset.papers.settings import Settings
+from coset.report import save
+from coset.report.repeats import plural
+
+Record = dict[str, Any]
+
+
+def reproduce(name: str, settings: Settings) -> Record:
+    """Compute the exhibit `name`, and write `out/<paper>-<figure>-<scale>.json` and `.png`; the record.
+
+    Its seconds are those of the work itself, also of parts that an earlier call had kept.
+    """
+    exhibit = find(name)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    outcome = exhibit.compute(settings)
+    record = {
+        "figure": name,
+        "title": exhibit.title,
+        "command": f"coset reproduce {name} --scale {settings.scale} --device {settings.device} --seed {settings.seed}",
+        "scale": settings.scale,
+        "seed": settings.seed,
+        "device": _device(settings.device),
+        "versions": {"coset": __version__, "torch": torch.__version__},
+        "seconds": time.perf_counter() - start + sum(settings.reused),
+        "claims": [asdict(claim) for claim in outcome.claims],
+        "data": outcome.data,
+    }
+    file = settings.out / f"{name.replace('/', '-')}-{settings.scale}.json"
+    write_json(file, record)
+    redraw(file)
+    return read(file)
+
+
+def redraw(file: Path) -> Path:
+    """Draw the picture of a record, beside it; where it is."""
+    record = read(file)
+    picture = file.with_suffix(".png")
+    save(find(record["figure"]).draw(record["data"]), picture)
+    return picture
+
+
+def read(file: Path) -> Record:
+    """A record as `reproduce` wrote it."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CosetError(f"{file} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise CosetError(f"{file} is not JSON, as `coset reproduce` writes it.") from error
+    if not (isinstance(record, dict) and {"figure", "claims", "data"} <= record.keys()):
+        raise CosetError(f"{file} is no record of a figure, as `coset reproduce` writes it.")
+    return record
+
+
+def _device(name: str) -> str:
+    device = torch.device(name)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {plural(torch.get_num_threads(), 'thread')}"

@@ -1,0 +1,87 @@
+"""How to reproduce a figure: at which scale, where, from which seed; and the parts that are kept on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coset._version import __version__
+from coset.errors import CosetError
+from coset.files import write_json
+
+# Half a minute on one core; minutes on a CPU; what the paper did.
+SCALES = ("smoke", "short", "paper")
+
+
+def _silent(text: str) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Settings:
+    """scale: one of SCALES. out: the folder for results; parts of them lie in out/parts. say: hears what goes on.
+
+    reused: the seconds that the parts found there once took.
+    """
+
+    scale: str = "smoke"
+    device: str = "cpu"
+    seed: int = 0
+    out: Path = Path("out/reproduce")
+    say: Callable[[str], None] = _silent
+    reused: list[float] = field(default_factory=list, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.scale not in SCALES:
+            raise CosetError(f"There is no scale {self.scale!r}, only {', '.join(SCALES)}.")
+        if not 0 <= self.seed < 2**63:
+            raise CosetError(f"The seed must be in 0 ... 2^63 - 1, but it is {self.seed}.")
+        try:
+            torch.Generator(self.device)
+        except (RuntimeError, AssertionError) as error:  # the latter from a build without CUDA
+            reason = str(error).splitlines()[0]
+            raise CosetError(f"The device {self.device!r} cannot be used: {reason}") from error
+
+    def generator(self) -> torch.Generator:
+        """Random numbers on the device, from the seed; call it once for each part that may be kept."""
+        return torch.Generator(self.device).manual_seed(self.seed)
+
+    def keep(self, name: str, compute: Callable[[], Any], **sizes: Any) -> Any:
+        """`compute()` as JSON gives it back, from out/parts if it was computed before.
+
+        The part is known by its name, `sizes`, the scale, seed and device, and the version of coset; `compute` must
+        depend on nothing else.
+        """
+        file = self._part(name, sizes, ".json")
+        if file.exists():
+            try:
+                found = json.loads(file.read_text(encoding="utf-8"))
+            except ValueError as error:
+                raise CosetError(f"{file} is not JSON: remove it to compute that part again.") from error
+            self.reused.append(found["seconds"])
+            return found["value"]
+        start = time.perf_counter()
+        value = json.loads(json.dumps(compute(), allow_nan=False))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        key = self._key(sizes) | {"name": name}
+        write_json(file, {"key": key, "seconds": time.perf_counter() - start, "value": value})
+        return value
+
+    def folder(self, name: str, **sizes: Any) -> Path:
+        """A folder of its own for a part that keeps itself, such as `coset.fit(out=...)`."""
+        return self._part(name, sizes, "")
+
+    def _key(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
+        device = torch.device(self.device).type
+        return {"coset": __version__, "scale": self.scale, "seed": self.seed, "device": device, **sizes}
+
+    def _part(self, name: str, sizes: Mapping[str, Any], suffix: str) -> Path:
+        digest = hashlib.sha256(json.dumps(self._key(sizes), sort_keys=True).encode()).hexdigest()[:8]
+        return self.out / "parts" / f"{name}-{self.scale}-{digest}{suffix}"

@@ -1,0 +1,69 @@
+"""The page of figures of papers, from the records of `coset reproduce` under results/papers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from coset.errors import CosetError
+from coset.papers.catalogue import PAPERS, exhibits
+from coset.papers.settings import SCALES
+from coset.report.docs_markdown import Record, grid, read, short
+
+FIELDS = {"figure", "title", "scale", "command", "device", "versions", "claims", "data"}
+VERDICTS = {True: "holds", False: "**does not hold**", None: "-"}
+INTRODUCTION = """# Figures of papers, measured
+
+Written by `make docs` from `results/papers`, which `coset reproduce` wrote; [reproduce.md](reproduce.md) says how. Each
+claim of a paper stands beside what was found here. A dash is no verdict: the two cannot be compared, or the experiment
+was too small.
+"""
+
+
+def papers(results: Path) -> tuple[str, dict[str, Figure]]:
+    """The page, and its pictures by file name."""
+    records = _records(results / "papers")
+    text, pictures = [INTRODUCTION], {}
+    for paper, title in PAPERS.items():
+        text.append(f"## {paper}\n\n{title}.\n")
+        for name, exhibit in exhibits().items():
+            if not name.startswith(f"{paper}/"):
+                continue
+            found = [records[name, scale] for scale in reversed(SCALES) if (name, scale) in records]
+            for record in found:
+                picture = f"{name.replace('/', '-')}-{record['scale']}.png"
+                pictures[picture] = exhibit.draw(record["data"])
+                text.append(_section(name.partition("/")[2], record, picture))
+    return "\n".join(text), pictures
+
+
+def _records(folder: Path) -> dict[tuple[str, str], Record]:
+    """By figure and scale."""
+    found = {}
+    for file in sorted(folder.glob("*.json")):
+        record = read(file)
+        if missing := FIELDS - record.keys():
+            raise CosetError(f"{file.name} lacks a figure ({', '.join(sorted(missing))}): run its command again.")
+        found[record["figure"], record["scale"]] = record
+    return found
+
+
+def _section(figure: str, record: Record, picture: str) -> str:
+    claims = record["claims"]
+    rows = [
+        (claim["text"], _value(claim["published"]), _value(claim["ours"]), VERDICTS[claim["holds"]]) for claim in claims
+    ]
+    notes = dict.fromkeys(claim["note"] for claim in claims if claim["note"])
+    parts = [
+        f"### {figure}: {record['title']}\n",
+        f"![{record['title']}](img/{picture})\n",
+        grid(("the paper", "published", "found", ""), rows),
+        *(f"{note}\n" for note in [*notes, record.get("note", "")] if note),
+        f"`{record['command']}` ({record['device']}, torch {record['versions']['torch']}).\n",
+    ]
+    return "\n".join(parts)
+
+
+def _value(value: object) -> str:
+    return short(value, "{:.4g}") if isinstance(value, float) else short(value, "{}")
