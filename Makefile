@@ -20,11 +20,12 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check src tests bench
 	$(BIN)/mypy
 
+# Two processes, each with whole files, which share what they have traced.
 test: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile
 
 test-all: lint
-	$(BIN)/pytest -m ''
+	$(BIN)/pytest -n 2 --dist loadfile -m ''
 
 docs: $(STAMP)
 	$(BIN)/python -m coset.report.docs docs results

@@ -34,6 +34,12 @@ class Spectrum(nn.Module):
 """
 
 
+@pytest.fixture(autouse=True)
+def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of pytest-xdist say the width of a terminal that they do not have."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 @pytest.fixture(autouse=True, scope="package")
 def one_thread() -> Iterator[None]:
     threads = torch.get_num_threads()

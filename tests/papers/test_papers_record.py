@@ -98,6 +98,8 @@ def test_all_are_listed(reproduce: Reproduce) -> None:
         (["--redraw", "absent.json"], "absent.json cannot be read: No such file"),
         (["--redraw", "broken.json"], "broken.json is not JSON"),
         (["--redraw", "other.json"], "other.json is no record of a figure"),
+        (["--redraw", "empty.json"], "empty.json does not hold the data of gelberg2024/toy"),
+        (["--redraw", "record.png"], "record.png is where its picture would be"),
         (["gelberg2024/toy", "--out", "file"], "--out file cannot be written: File exists"),
     ],
 )
@@ -105,8 +107,11 @@ def test_wrong_words_are_one_sentence(
     reproduce: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name, text in {"broken.json": "{", "other.json": "{}", "file": ""}.items():
+    empty = json.dumps({"figure": "gelberg2024/toy", "claims": [], "data": {}})
+    files = {"broken.json": "{", "other.json": "{}", "file": "", "empty.json": empty, "record.png": empty}
+    for name, text in files.items():
         Path(name).write_text(text)
     result = reproduce(*words)
     assert result.exit_code == 2 and f"error: {message}" in result.stderr.replace("\n", " ")
-    assert {path.name for path in tmp_path.rglob("*")} == {"broken.json", "other.json", "file"}
+    assert {path.name for path in tmp_path.rglob("*")} == files.keys()
+    assert Path("record.png").read_text() == empty

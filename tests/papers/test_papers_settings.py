@@ -64,6 +64,9 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     file.write_text("{")
     with pytest.raises(CosetError, match=r"part-smoke-\w+\.json is not JSON"):
         settings.keep("part", lambda: 1)
+    file.write_text("{}")
+    with pytest.raises(CosetError, match=r"part-smoke-\w+\.json is no part of a figure: remove it"):
+        settings.keep("part", lambda: 1)
 
 
 def test_folders_differ_by_what_they_hold(tmp_path: Path) -> None:

@@ -107,3 +107,14 @@ def test_refusals() -> None:
         points.log_prob(q.mean)
     with pytest.raises(CosetError, match=r"'layers\.1\.weight', which the solution does not have"):
         coset.Symmetrized(coset.Dirac({n: x for n, x in q.mean.items() if n != "layers.1.weight"}), sym)
+
+
+def test_it_has_no_place_to_align_or_to_draw() -> None:
+    net, q, sym = posterior("mlp:2-4-3", 0.5)
+    both = coset.Symmetrized(q, sym)
+    with pytest.raises(CosetError, match="it has no place of its own: give its q"):
+        coset.align(q, both, sym)
+    with pytest.raises(CosetError, match="it has no place of its own: give its q"):
+        coset.align_many([q, both], sym)
+    with pytest.raises(CosetError, match="it has no place of its own: give its q"):
+        coset.plane(q, both, q, net, (torch.zeros(3, 2), torch.zeros(3, dtype=torch.int64)))

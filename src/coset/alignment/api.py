@@ -23,8 +23,9 @@ from coset.alignment.sinkhorn import Sinkhorn
 from coset.checks import State, check, refuse_names
 from coset.data import Data
 from coset.errors import CosetError
-from coset.solutions import Solution, as_solution
+from coset.solutions import Solution
 from coset.solutions.device import resolve
+from coset.solutions.load import with_order
 from coset.symmetries import Symmetry
 
 Method = str | Activations | Sinkhorn
@@ -62,7 +63,7 @@ def align(
     device
         where to compute; by default where a lies
     """
-    first, second = _matching(as_solution(a), as_solution(b), sym)
+    first, second = _matching(with_order(a), with_order(b), sym)
     if restarts < 1:
         raise CosetError(f"There are {restarts} starts to climb from; give at least 1.")
     if scale:
@@ -104,7 +105,7 @@ def align_many(
         where, member = resolve(device, solutions), _member(solutions, reference)
         check(member, like={name: x[0] for name, x in solutions.items()}, where="the reference")
         return align_population(states.to(solutions, where), states.to(member, where), sym)
-    given = [as_solution(one) for one in solutions]
+    given = [with_order(one) for one in solutions]
     if not given:
         raise CosetError("There are no solutions to align.")
     for one in given[1:]:
@@ -120,7 +121,7 @@ def align_many(
                 f"Solutions are aligned jointly by {', '.join(JOINT)}; give a reference for other methods."
             )
         return joint(given, sym, problem, generator, progress)
-    target = given[_index(reference, len(given))] if isinstance(reference, int) else as_solution(reference)
+    target = given[_index(reference, len(given))] if isinstance(reference, int) else with_order(reference)
 
     def match(p: Solution, q: Solution) -> Match:
         return align(p, q, sym, method, model, data, 1, generator, device=where)
@@ -138,7 +139,7 @@ def _member(population: State, reference: Solution | State | int | None) -> Stat
     if reference is None or isinstance(reference, int):
         k = _index(reference or 0, len(next(iter(population.values()))))
         return {name: x[k] for name, x in population.items()}
-    mean = as_solution(reference).mean
+    mean = with_order(reference).mean
     return {name: x.to(population[name].dtype) if name in population else x for name, x in mean.items()}
 
 

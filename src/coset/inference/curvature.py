@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -44,7 +45,7 @@ class Curvature:
         size = sum(x.numel() for name, x in self.tensors.items() if name in names)
         total = self.weights.new_zeros((size, size), dtype=torch.float64)
         for rows in self.rows(names):
-            joined = torch.cat([rows[name].flatten(1).double() for name in names], 1)
+            joined = torch.cat([_wide(rows[name]) for name in names], 1)
             total.addmm_(joined.T, joined)
         return total
 
@@ -54,7 +55,7 @@ class Curvature:
         total = {name: tensors[name].new_zeros((tensors[name].numel(),) * 2, dtype=torch.float64) for name in names}
         for rows in self.rows(names):
             for name, x in rows.items():
-                wide = x.flatten(1).double()
+                wide = _wide(x)
                 total[name].addmm_(wide.T, wide)
         return total
 
@@ -95,6 +96,11 @@ class Curvature:
                     f"{str(error).splitlines()[0]}"
                 ) from error
             yield {name: x.flatten(0, 1) for name, x in rows.items()}
+
+
+def _wide(rows: Tensor) -> Tensor:
+    """(count, *shape) -> (count, size) float64; the shape of a scalar is empty."""
+    return rows.reshape(len(rows), math.prod(rows.shape[1:])).double()
 
 
 def output_root(outputs: Tensor, noise: float | None) -> Tensor:

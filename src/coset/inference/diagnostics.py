@@ -68,6 +68,8 @@ def diagnose(
     prediction is a value, or the probability of a class. Weights themselves would not do: a chain at another
     permutation of the hidden units has the same predictions and other weights.
     """
+    if not isinstance(q, Ensemble):
+        raise CosetError(f"Chains give an Ensemble, and a {type(q).__name__} has no draws to diagnose.")
     if chains < 1 or len(q) % chains:
         raise CosetError(f"{len(q)} draws are not {chains} chains of equal length: give the number of chains.")
     where = resolve(device, q.mean)

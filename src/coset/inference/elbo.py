@@ -16,7 +16,7 @@ from coset.solutions.device import resolve
 from coset.solutions.draws import share
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.likelihood import likelihood_of
-from coset.solutions.predictive import BATCH, evaluated
+from coset.solutions.predictive import BATCH, evaluated, require_numbers
 from coset.solutions.solution import Solution
 from coset.solutions.ties import distinct
 from coset.symmetries import Symmetry
@@ -73,13 +73,18 @@ def elbo(
     where = resolve(device, q.mean)
     own, split = q.to(where), as_split(data).to(where)
     likelihood, draws = likelihood_of(split.targets), share(own, samples)
+    likelihood.check_noise(own.noise)
     own_generator = torch.Generator(where).manual_seed(0) if generator is None else generator
     logs = torch.zeros(len(draws.weights), dtype=torch.float64, device=where)
     with evaluated(draws, model, split.inputs, likelihood, batch_size, own_generator, where, None) as found:
         for rows, examples, values in found:
+            if rows.start == examples.start == 0:
+                likelihood.check(values[0], split.targets)
             part = likelihood.log_prob(values, split.targets[examples], own.noise)
             logs[rows] += part.double().flatten(1).sum(1)
-    total, error = float(logs.mean()), float(logs.std()) / math.sqrt(len(logs))
+    require_numbers(logs, model)
+    # Nothing but a mean is one state, and known.
+    total, error = float(logs.mean()), float(logs.std()) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
     measured = None if sym is None else overlap(own, sym, entropy, samples, elements, generator=own_generator)
     return Elbo(total, float(_divergence(own, prior_variance)), error, len(split), measured)
 

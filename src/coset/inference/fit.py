@@ -13,7 +13,7 @@ from torch import nn
 
 from coset import state as states
 from coset.data import Data, Split, as_split
-from coset.errors import CosetError
+from coset.errors import CosetError, DataError, ModelError
 from coset.inference.folder import RowFolder, RunFolder, open_folder
 from coset.inference.initialise import fresh
 from coset.inference.method import Method, Problem
@@ -152,9 +152,7 @@ def _train(job: _Job, group: Sequence[Row]) -> list[Solution]:
         seconds = time.perf_counter() - begin
         for row, (loss, _) in zip(group, metrics, strict=True):
             if not math.isfinite(loss):
-                raise CosetError(
-                    f"Training of replica {row[0]} diverged in epoch {epoch}: the loss is {loss}. Use a lower rate."
-                )
+                raise _diverged(job, row[0], epoch, loss)
         named = run.more().items()
         more = [{name: values[k] for name, values in named} for k in range(len(group))]
         for own, (loss, accuracy), others in zip(folders, metrics, more, strict=False):
@@ -171,6 +169,17 @@ def _train(job: _Job, group: Sequence[Row]) -> list[Solution]:
     for own, solution in reversed(list(zip(folders, solutions, strict=False))):
         own.finish(solution)
     return solutions
+
+
+def _diverged(job: _Job, replica: int, epoch: int, loss: float) -> CosetError:
+    inputs = job.split.inputs
+    bad = int((~inputs.isfinite()).sum()) if inputs.is_floating_point() else 0
+    if bad:
+        return DataError(f"The loss is {loss}, as the inputs have {bad} NaN or infinite of {inputs.numel()} values.")
+    return CosetError(
+        f"Training of replica {replica} diverged in epoch {epoch}: the loss is {loss}. Use a lower rate, or smaller "
+        "inputs."
+    )
 
 
 def _combined(job: _Job, replica: int, found: list[Solution]) -> Solution:
@@ -191,5 +200,9 @@ def _check(model: nn.Module, split: Split, device: torch.device) -> None:
         likelihood = likelihood_of(split.targets)
         outputs = likelihood.read(states.call(ready, states.of(ready), (few,)), model, len(few))
         likelihood.check(outputs, split.targets)
-    if not any(p.requires_grad for p in model.parameters()):
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not trained:
         raise CosetError(f"{type(model).__name__} has no parameters to train: all are frozen, or there are none.")
+    for name, p in trained.items():
+        if not p.is_floating_point():
+            raise ModelError(f"Parameter '{name}' is {p.dtype}, and only real ones can be trained: freeze it.")

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coset.data import Split
 from coset.errors import CosetError
@@ -56,6 +57,8 @@ class RowFolder:
             return None
         try:
             content: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+            if not {"epoch", "group", "run", "randomness"} <= content.keys():
+                raise ValueError("parts are missing")
         except Exception as error:  # a damaged pickle can raise anything
             raise CosetError(f"{file} is damaged: remove it to start this replica again.") from error
         return content
@@ -116,6 +119,7 @@ def open_folder(
         "tensors": {name: list(x.shape) for name, x in model.state_dict().items() if isinstance(x, torch.Tensor)},
         "data": _digest(split),
         "layers": hashlib.sha256(repr(model).encode()).hexdigest()[:16],  # an activation has no tensor to be known by
+        **_unusual(model),
     }
     file = out / SETTINGS
     if file.exists():
@@ -123,6 +127,8 @@ def open_folder(
             found = json.loads(file.read_text(encoding="utf-8"))
         except ValueError as error:
             raise CosetError(f"{file} is not JSON: choose another folder.") from error
+        if not isinstance(found, dict):
+            raise CosetError(f"{file} does not hold the settings of a run: choose another folder.")
         for key in [*wanted, *(key for key in found if key not in wanted)]:
             if found.get(key) != wanted.get(key):
                 raise CosetError(
@@ -132,9 +138,18 @@ def open_folder(
     return RunFolder(out, wanted)
 
 
-def _digest(split: Split) -> str:
+def _unusual(model: nn.Module) -> dict[str, Any]:
+    """Parameters that are not float32, and a digest of those that are frozen, where there are some."""
+    parameters = dict(model.named_parameters())
+    dtypes = {name: str(p.dtype) for name, p in parameters.items() if p.dtype != torch.float32}
+    frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
+    found: dict[str, Any] = {"dtypes": dtypes} if dtypes else {}
+    return {**found, "frozen": [*frozen, _digest(frozen.values())]} if frozen else found
+
+
+def _digest(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.sha256()
-    for x in split:
+    for x in tensors:
         digest.update(f"{x.dtype} {tuple(x.shape)}".encode())
         digest.update(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]

@@ -15,19 +15,27 @@ def fresh(model: nn.Module) -> nn.Module:
 
     Each module that has it gets its `reset_parameters()` called, inner modules first, so that an outer one decides.
     A parameter that lies in no such module must be constant, like the ones and zeros of a norm, and stays:
-    otherwise nobody knows how to draw it.
+    otherwise nobody knows how to draw it. Frozen parameters stay what they are, and so do the statistics of a module
+    all of whose parameters are frozen.
     """
     try:
         made = copy.deepcopy(model).cpu()
     except RuntimeError as error:  # the old weight norm keeps a tensor that is part of a graph
         raise ModelError(f"{type(model).__name__} cannot be copied: {str(error).splitlines()[0]}") from error
-    drawn: set[int] = set()
+    frozen = [(p, p.detach().clone()) for p in made.parameters() if not p.requires_grad]
+    drawn = {id(p) for p, _ in frozen}
     for module in reversed(list(made.modules())):
+        own = list(module.parameters())
+        if own and not any(p.requires_grad for p in own):
+            continue
         # MultiheadAttention and Transformer have it under a private name.
         reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
         if callable(reset):
             _reset(module, reset)
-            drawn.update(id(p) for p in module.parameters())
+            drawn.update(id(p) for p in own)
+    with torch.no_grad():
+        for p, value in frozen:
+            p.copy_(value)
     for name, p in made.named_parameters():
         if id(p) not in drawn and p.numel() > 1 and bool((p != p.flatten()[0]).any()):
             owner = type(made.get_submodule(name.rpartition(".")[0])).__name__

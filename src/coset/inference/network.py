@@ -56,7 +56,7 @@ class Network:
     def unflatten(self, flat: Tensor) -> Tensors:
         """Vectors (..., p) as tensors (..., *shape) by name."""
         parts = zip(self.shapes.items(), torch.split(flat, self._sizes, -1), self._dtypes, strict=True)
-        return {name: part.reshape(*flat.shape[:-1], *shape).to(dtype) for (name, shape), part, dtype in parts}
+        return {name: part.reshape((*flat.shape[:-1], *shape)).to(dtype) for (name, shape), part, dtype in parts}
 
     def __call__(self, flat: Tensor, inputs: Tensor) -> Tensor:
         """Outputs (rows, m, ...) of networks (rows, p), each on its own inputs (rows, m, ...)."""

@@ -42,7 +42,14 @@ class SymmetrizedVI(VI):
     def start(self, problem: Problem) -> Run:
         # Traced on the CPU, where the group is the same.
         model = copy.deepcopy(problem.network.model).cpu().eval()
-        return _Symmetrized(self, problem, symmetry(model, (problem.split.inputs[:2].cpu(),)))
+        sym = symmetry(model, (problem.split.inputs[:2].cpu(),))
+        moved = [name for group in sym.groups if group.size > 1 for name, _ in group.members]
+        for name in {name for name, p in model.named_parameters() if not p.requires_grad} & {*moved}:
+            raise CosetError(
+                f"Parameter '{name}' is frozen, but equivalent modes have other values of it, so that they do not "
+                "overlap at all: use coset.VI."
+            )
+        return _Symmetrized(self, problem, sym)
 
 
 class _Symmetrized(Variational):

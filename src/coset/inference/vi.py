@@ -54,7 +54,9 @@ class Variational(Descending):
     def __init__(self, settings: VI, problem: Problem) -> None:
         self._vi = settings
         self.mean = problem.start.clone()
-        self.rho = torch.full_like(self.mean, math.log(math.expm1(settings.initial_std)))
+        s = settings.initial_std
+        # log(e^s - 1), where e^s may be too large.
+        self.rho = torch.full_like(self.mean, s + math.log(-math.expm1(-s)))
         super().__init__(settings, problem, [self.mean, self.rho])
 
     def std(self) -> Tensor:

@@ -11,6 +11,8 @@ Entropy = Literal["infonce", "importance", "bethe", "exact"]
 
 def estimator(entropy: Entropy, orbit: OrbitMap, elements: int) -> Estimator:
     """The estimator called `entropy`; `elements` is how many permutations the sampling ones use."""
+    if entropy in get_args(Entropy) and not orbit.sets:
+        return Exact(orbit)  # a group of one element
     if entropy == "infonce":
         return InfoNCE(orbit, elements)
     if entropy == "importance":

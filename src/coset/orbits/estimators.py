@@ -179,8 +179,10 @@ class Exact(Estimator):
 
     def __call__(self, w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator | None = None) -> Tensor:
         if self._by_permanents:
-            parts = [log_permanent(self.pairs_of(name, w, mean, std)).sum(-1) for name in self.orbit.sets]
-            return torch.stack(parts).sum(0)
+            total = torch.zeros(len(w), dtype=torch.float64, device=w.device)
+            for name in self.orbit.sets:
+                total = total + log_permanent(self.pairs_of(name, w, mean, std)).sum(-1)
+            return total
         chunks = [self.log_ratios(part, w, mean, std).logsumexp(1) for part in self._elements(len(w))]
         return torch.stack(chunks).logsumexp(0)
 

@@ -49,7 +49,7 @@ class OrbitMap:
         first = {other: name for name, other in sym.tied.items()}
         for name, part in zip(shapes, positions, strict=True):
             axes = sym.axes.get(name, sym.axes.get(first.get(name, "")))
-            if axes is not None:
+            if axes and part.numel():
                 self._blocks += blocks(part.view(shapes[name]), axes)
         present = {label.units for block in self._blocks for label in block.labels}
         self.sets = {n: s for n, s in sym.sets.items() if s.movable and s.size > 1 and n in present}

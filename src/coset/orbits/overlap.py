@@ -85,6 +85,8 @@ def overlap(
         )
     if samples < 2:
         raise CosetError(f"The overlap needs two samples or more, not {samples}.")
+    if elements < 2:
+        raise CosetError(f"The overlap needs two elements or more, not {elements}.")
     v = vectors(given, sym)
     orbit = v.orbit
     if not orbit.sets:
@@ -117,7 +119,8 @@ def overlap(
     elif entropy == "importance":
         # Tight bounds may come out in the wrong order, by less than their errors.
         lower, upper = sorted((lower, total - float(torch.cat(other).mean())))
-        information = (lower + upper) / 2
+        # The upper one may exceed what is possible by far, where no permutation that was drawn fits.
+        information = (lower + min(upper, total)) / 2
     elif entropy == "bethe":
         lower -= sum(orbit.copies(name) * orbit.sets[name].size for name in bethe.chosen) / 2 * math.log(2)
         if len(of_sets) == len(orbit.sets):

@@ -19,6 +19,7 @@ from coset.report import save
 from coset.report.repeats import plural
 
 Record = dict[str, Any]
+PICTURE = ".png"
 
 
 def reproduce(name: str, settings: Settings) -> Record:
@@ -44,14 +45,27 @@ def reproduce(name: str, settings: Settings) -> Record:
     }
     file = settings.out / f"{name.replace('/', '-')}-{settings.scale}.json"
     write_json(file, record)
-    redraw(file)
-    return read(file)
+    written = read(file)
+    _draw(file, written)
+    return written
 
 
 def redraw(file: Path) -> Path:
     """Draw the picture of a record, beside it; where it is."""
+    if file.suffix == PICTURE:
+        raise CosetError(f"{file} is where its picture would be: give the record a name that ends in .json.")
     record = read(file)
-    picture = file.with_suffix(".png")
+    try:
+        return _draw(file, record)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise CosetError(
+            f"{file} does not hold the data of {record['figure']} ({error!r}): it was written by another version, or "
+            "changed."
+        ) from error
+
+
+def _draw(file: Path, record: Record) -> Path:
+    picture = file.with_suffix(PICTURE)
     save(find(record["figure"]).draw(record["data"]), picture)
     return picture
 

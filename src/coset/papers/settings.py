@@ -44,6 +44,7 @@ class Settings:
         if not 0 <= self.seed < 2**63:
             raise CosetError(f"The seed must be in 0 ... 2^63 - 1, but it is {self.seed}.")
         try:
+            torch.empty(0, device=self.device)  # says in fewer words that there is no CUDA
             torch.Generator(self.device)
         except (RuntimeError, AssertionError) as error:  # the latter from a build without CUDA
             reason = str(error).splitlines()[0]
@@ -65,6 +66,8 @@ class Settings:
                 found = json.loads(file.read_text(encoding="utf-8"))
             except ValueError as error:
                 raise CosetError(f"{file} is not JSON: remove it to compute that part again.") from error
+            if not (isinstance(found, dict) and {"seconds", "value"} <= found.keys()):
+                raise CosetError(f"{file} is no part of a figure: remove it to compute that part again.")
             self.reused.append(found["seconds"])
             return found["value"]
         start = time.perf_counter()

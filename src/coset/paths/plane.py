@@ -16,9 +16,10 @@ from coset.checks import State, check, is_coordinate
 from coset.data import Data, as_split
 from coset.errors import CosetError, ModelError
 from coset.paths.barrier import repairer
-from coset.solutions import Solution, as_solution
+from coset.solutions import Solution
 from coset.solutions.device import resolve
 from coset.solutions.likelihood import likelihood_of
+from coset.solutions.load import with_order
 from coset.solutions.outputs import outputs, together
 from coset.solutions.predictive import BATCH, evaluating
 
@@ -102,7 +103,7 @@ def plane(
     `progress` is called with the places done and their number.
     """
     _check_options(points, margin, prior_variance)
-    first, second, third = (as_solution(q) for q in (a, b, c))
+    first, second, third = (with_order(q) for q in (a, b, c))
     where = resolve(device, first.mean)
     split = as_split(data).to(where)
     corners: list[State] = [states.to(first.mean, where)]

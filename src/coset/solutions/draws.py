@@ -13,6 +13,7 @@ from coset import state as states
 from coset.checks import State
 from coset.errors import CosetError
 from coset.solutions.solution import Solution
+from coset.solutions.symmetrized import Symmetrized
 
 BLOCK = 8  # states that are drawn in one go
 
@@ -57,10 +58,19 @@ class Draws:
                 yield from states.unstack(own.sample(block, generator))[: count - done]
 
 
+def _computing(q: Solution) -> list[tuple[float, Solution]]:
+    """The components of `q`; a symmetrized one computes what the solution it is made of does."""
+    found: list[tuple[float, Solution]] = []
+    for w, part in q.components():
+        inner = _computing(part.q) if isinstance(part, Symmetrized) else [(1.0, part)]
+        found += [(w * share, component) for share, component in inner]
+    return found
+
+
 def share(q: Solution, samples: int) -> Draws:
     """Each component gets its share of the samples, at least two so that their spread is seen; a point gets one."""
     if samples < 1:
         raise CosetError(f"Cannot predict with {samples} samples: ask for one or more.")
-    components = tuple(q.components())
+    components = tuple(_computing(q))
     counts = tuple(max(math.ceil(w * samples), min(2, samples)) if part.is_random else 1 for w, part in components)
     return Draws(components, counts)

@@ -12,6 +12,7 @@ from coset.errors import StateError
 from coset.solutions.dirac import Dirac
 from coset.solutions.kinds import KINDS
 from coset.solutions.solution import METADATA, Solution
+from coset.solutions.symmetrized import Symmetrized
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
@@ -41,3 +42,11 @@ def as_solution(given: State | Solution) -> Solution:
     if isinstance(given, Mapping):
         return Dirac(given)
     raise StateError(f"A solution or a state (a dict of tensors) is expected, not a {type(given).__name__}.")
+
+
+def with_order(given: State | Solution) -> Solution:
+    """`as_solution`, of one whose units have an order: the mean of a symmetrized one has all of them alike."""
+    solution = as_solution(given)
+    if isinstance(solution, Symmetrized):
+        raise StateError("A Symmetrized holds its units in every order, so it has no place of its own: give its q.")
+    return solution

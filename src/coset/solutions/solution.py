@@ -72,7 +72,7 @@ class Solution(ABC):
         """The inverse of `pack`."""
 
     def components(self) -> list[tuple[float, Solution]]:
-        """This distribution as a sum of weights times simpler ones, which prediction treats one by one."""
+        """This distribution as a sum of weights times simpler ones."""
         return [(1.0, self)]
 
     def save(self, path: str | Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,9 +11,10 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from coset.checks import State, check, is_coordinate
-from coset.errors import CosetError
+from coset.errors import CosetError, SymmetryError
 from coset.orbits import Entropy, Importance, OrbitMap, estimator
 from coset.orbits.estimators import Exact
+from coset.orbits.nearest import nearest
 from coset.orbits.pairs import log_densities
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.solution import Solution, require_count
@@ -46,10 +48,6 @@ class Symmetrized(Solution):
     def is_random(self) -> bool:
         return self.q.is_random or bool(self.sym.groups)
 
-    def components(self) -> list[tuple[float, Solution]]:
-        """Those of q, which compute the same."""
-        return self.q.components()
-
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
         """States of q, each with its units in random order."""
         require_count(n)
@@ -66,9 +64,12 @@ class Symmetrized(Solution):
         if exact is None:
             # Without the identity, which is no draw from the true distribution for a state that q did not draw.
             ratio = Importance(v.orbit, ELEMENTS).sandwich(w, mean, std, generator)[0]
+            total = log_densities(w, mean, std) + ratio
+            # A sum is no less than any of its terms; drawn ones may all be far from the largest.
+            total = torch.maximum(total, log_densities(nearest(v.orbit, w, mean, std), mean, std))
         else:
-            ratio = exact(w, mean, std)
-        return (log_densities(w, mean, std) + ratio).squeeze(0) - v.orbit.log_order
+            total = log_densities(w, mean, std) + exact(w, mean, std)
+        return total.squeeze(0) - v.orbit.log_order + self._elsewhere(given, v.names)
 
     def entropy(self) -> Tensor:
         """H(q) + I, with I the mutual information of a random element and the weights it moves."""
@@ -79,7 +80,11 @@ class Symmetrized(Solution):
         return total
 
     def push(self, sym: Symmetry, g: Element) -> Symmetrized:
-        """A permutation leaves it as it is, also if its mean, which q may have anywhere in the orbit, moves."""
+        """A permutation leaves it as it is, though it moves q; factors do not commute with those and are refused."""
+        if any(bool((factors != 1).any()) for factors in g.scales.values()):
+            raise SymmetryError(
+                "A symmetrized solution that is rescaled is not symmetric any more: push the solution it is made of."
+            )
         return Symmetrized(self.q.push(sym, g), self.sym)
 
     def to(self, device: str | torch.device) -> Symmetrized:
@@ -95,6 +100,13 @@ class Symmetrized(Solution):
 
         inner = description["q"]
         return cls(KINDS[inner["kind"]].unpack(inner, tensors), Symmetry.from_json(description["symmetry"]))
+
+    def _elsewhere(self, state: State, names: Sequence[str]) -> Tensor:
+        """log q of the coordinates outside of the named tensors: some may be fixed, none is moved."""
+        assert isinstance(self.q, Gaussian)
+        known = {name for name, owner in owners(self.q.mean).items() if owner in names}
+        rest = Gaussian(self.q.mean, {name: s for name, s in self.q.std.items() if name not in known})
+        return rest.log_prob({name: self.q.mean[name] if name in known else x for name, x in state.items()})
 
     def _vectors(self) -> Vectors:
         if not isinstance(self.q, Gaussian):

@@ -14,6 +14,7 @@ from coset.solutions.load import as_solution
 from coset.solutions.matching import match
 from coset.solutions.mixture import Mixture
 from coset.solutions.solution import Solution
+from coset.solutions.symmetrized import Symmetrized
 from coset.solutions.ties import distinct
 
 PURPOSE = "The Wasserstein distance"
@@ -37,6 +38,12 @@ def _squared(a: Solution, b: Solution) -> Tensor:
     if isinstance(a, Dirac) and isinstance(b, Ensemble | Mixture):
         return torch.stack([w * _squared(a, component) for w, component in b.components()]).sum()
     if isinstance(b, Dirac) and isinstance(a, Ensemble | Mixture):
+        return _squared(b, a)
+    if isinstance(a, Dirac) and isinstance(b, Symmetrized):
+        # The mean is fixed by the group, so that all images of q are as far from it.
+        away = _squared(Dirac(b.mean), b.q)
+        return _apart(a.mean, b.mean).to(away.device) + away
+    if isinstance(b, Dirac) and isinstance(a, Symmetrized):
         return _squared(b, a)
     spread = _spread(a, b)
     return _apart(a.mean, b.mean).to(spread.device) + spread

@@ -62,7 +62,9 @@ def draw_planes(data: Any) -> Figure:
             filled = _panel(axes, found, _depth(found[key], data["examples"]))
             style(axes, "distance of parameters", "", name)
             axes.grid(visible=False)
-            figure.colorbar(filled, ax=axes, shrink=0.85, format="%.3g")
+            beside = axes.inset_axes((1.03, 0.0, 0.05, 1.0))  # as high as the panel, whose aspect is that of the plane
+            figure.colorbar(filled, cax=beside, format="%.3g")
+            beside.tick_params(labelsize=7)
     return figure
 
 

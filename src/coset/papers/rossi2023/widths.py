@@ -77,7 +77,7 @@ def draw_fig5(data: Any) -> Figure:
         settings_axis(axes, rows["width"])
         style(axes, "width" if name.startswith("MLP") else "width, times 16 channels", "barrier (nats)", name)
         axes.set_ylim(bottom=0)
-    legend(figure, row[0], 4)
+    legend(figure, row[0], 2 * len(row))
     return figure
 
 
