@@ -10,6 +10,7 @@ from torch.func import functional_call, vmap
 
 from coset import state as states
 from coset.inference.local import Reparameterized
+from coset.solutions.outputs import convolves
 
 Tensors = dict[str, Tensor]
 CACHED = 2**18  # parameters of a network that several fit into a processor's caches
@@ -31,7 +32,7 @@ class Network:
         self._dtypes = [p.dtype for p in trained.values()]
         self.dtype = torch.float64 if torch.float64 in self._dtypes else torch.float32
         # On CUDA convolutions are fastest with the channels last; there are few other uses of four dimensions.
-        self._format = torch.channels_last if _on_cuda(model) and _convolves(model) else torch.contiguous_format
+        self._format = torch.channels_last if _on_cuda(model) and convolves(model) else torch.contiguous_format
         self._one: Callable[[Tensors, Tensor], Tensor] = self._outputs
         self._many: Callable[[Tensors, Tensor], Tensor] = vmap(self._outputs)
 
@@ -97,7 +98,7 @@ def batches(model: nn.Module, inputs: Tensor) -> bool:
     convolution after the other; and two large networks share a processor's caches, to the harm of both.
     """
     network = Network(model)
-    if _convolves(model) or (not _on_cuda(model) and network.size > CACHED):
+    if convolves(model) or (not _on_cuda(model) and network.size > CACHED):
         return False
     flat = network.flatten(states.of(model)).expand(2, -1).clone().requires_grad_()
     before = states.of(model)
@@ -107,10 +108,6 @@ def batches(model: nn.Module, inputs: Tensor) -> bool:
     except (RuntimeError, ValueError, NotImplementedError, TypeError):
         return False
     return all(torch.equal(x, before[name]) for name, x in states.of(model).items())
-
-
-def _convolves(model: nn.Module) -> bool:
-    return any(isinstance(module, nn.modules.conv._ConvNd) for module in model.modules())
 
 
 def _on_cuda(model: nn.Module) -> bool:

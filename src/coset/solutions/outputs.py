@@ -20,12 +20,17 @@ from coset.solutions.likelihood import Likelihood
 CPU, ELSEWHERE = (2**18, 4), (2**24, 16)
 
 
+def convolves(model: nn.Module) -> bool:
+    """Whether the model has convolutions, of which several at once are slower than one after the other."""
+    return any(isinstance(module, _ConvNd) for module in model.modules())
+
+
 def together(model: nn.Module, device: torch.device) -> int:
     """How many states of `model` should run at once, one or more.
 
     With convolutions one, since a convolution of several states is a grouped one, which is slower than one by one.
     """
-    if any(isinstance(module, _ConvNd) for module in model.modules()):
+    if convolves(model):
         return 1
     size = sum(x.numel() for x in [*model.parameters(), *model.buffers()])
     coordinates, _ = _limits(device)

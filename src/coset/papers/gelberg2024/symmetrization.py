@@ -17,6 +17,7 @@ from torch import nn
 
 from coset import data, zoo
 from coset.data import Split
+from coset.orbits.overlap import SEPARATE
 from coset.papers.gelberg2024 import tractable_net
 from coset.papers.gelberg2024.comparison import MEAN_FIELD, Problem, Training, compare, difference
 from coset.papers.gelberg2024.paired import LEVEL, holm
@@ -28,7 +29,6 @@ ALPHA = 0.2  # of the tractable network
 TEACHER, NOISE, EXAMPLES, TESTED = 10, 0.1, 200, 1000  # units and noise of the network to be learned, its data
 IMAGE_RUNS = 5  # these networks are large
 BROAD = 0.2  # initial deviation, ten times that of the weights themselves
-SEPARATE = 0.1  # nats short of log|G|: modes that count as separate, in every run
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from torch import nn
 
 from coset import data, zoo
 from coset.data import Split
+from coset.orbits.overlap import SEPARATE
 from coset.papers.drawing import FAINT, legend, panels, style
 from coset.papers.gelberg2024.comparison import MEAN_FIELD, WAYS, Problem, Training, compare, difference
 from coset.papers.gelberg2024.paired import LEVEL
@@ -34,7 +35,6 @@ SPREAD = 0.023  # their typical standard deviation
 BEST = "InfoNCE, K = 20"
 IMPORTANCE = "importance, K = 20"
 STD, BROAD = 0.05, 0.5  # initial deviations
-APART = 0.1  # nats short of log|G| that modes count as separate
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,7 @@ def _claims(sizes: Sizes, rows: list[dict[str, Any]], broad: dict[str, Any]) -> 
             "equivalent modes overlap, so that symmetrization can matter",
             None,
             f"log|G| - I: at most {max(short):.2g} nats of {rows[-1]['methods'][MEAN_FIELD]['log_order']:.1f}",
-            max(short) >= APART,
+            max(short) >= SEPARATE,
             "At the solutions of mean-field VI. Where it is zero on the whole way, the symmetrized bound is the "
             "ordinary one plus a constant, no gradient changes, and paired runs are the same to the last bit.",
         ),
