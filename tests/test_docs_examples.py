@@ -6,7 +6,6 @@ import contextlib
 import io
 import re
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,15 +22,6 @@ def blocks(page: Path) -> list[tuple[int, str, str | None]]:
     """(line, code, expected output) of each Python block."""
     text = page.read_text(encoding="utf-8")
     return [(text.count("\n", 0, m.start(1)) + 1, m.group(1), m.group(2)) for m in BLOCK.finditer(text)]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """The nets are so small that threads only wait for one another."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=lambda page: page.name)

@@ -1,11 +1,10 @@
-"""The nets here are tiny: threads cost more than they give, on a busy machine several times more."""
+"""A module of nets for the commands, and how to run them."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner, Result
 
 from coset.cli import app
@@ -38,14 +37,6 @@ class Spectrum(nn.Module):
 def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Processes of pytest-xdist say the width of a terminal that they do not have."""
     monkeypatch.delenv("COLUMNS", raising=False)
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

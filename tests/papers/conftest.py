@@ -1,20 +1,11 @@
-"""One thread: everything here is small."""
+"""How to run `coset reproduce`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
-import torch
 from typer.testing import CliRunner, Result
 
 from coset.cli import app
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture

@@ -1,6 +1,4 @@
-"""Small nets and solutions, and one thread for them."""
-
-from collections.abc import Iterator
+"""Small nets and solutions."""
 
 import pytest
 import torch
@@ -8,14 +6,6 @@ from torch import Tensor, nn
 
 import coset
 from coset import state as states
-
-
-@pytest.fixture(autouse=True, scope="package")
-def one_thread() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 @pytest.fixture
