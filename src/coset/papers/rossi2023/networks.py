@@ -20,17 +20,19 @@ from coset.papers.rossi2023.study import Study
 class Sizes:
     """Of one scale: the images that stand for others, and for either network training, width and measurement.
 
-    examples: of the residual networks' training, all when None. sweep: epochs of the MLPs of figures that train many.
+    examples: of the residual networks' training, all when None. mlp_sweep, resnet_sweep: epochs in figures that train
+    many networks.
     """
 
     images: Mapping[str, str]
     mlp: VI
     mlp_width: int
     mlp_measure: Measure
-    sweep: int
+    mlp_sweep: int
     resnet: VI
     resnet_width: float
     resnet_measure: Measure
+    resnet_sweep: int
     examples: int | None = None
 
 
@@ -41,10 +43,11 @@ SIZES = {
         mlp=VI("sgd", 0.1, epochs=30, batch_size=100, prior_variance=0.1),
         mlp_width=32,
         mlp_measure=Measure(points=9, samples=16, examples=200),
-        sweep=15,
+        mlp_sweep=15,
         resnet=VI("adam", 0.02, epochs=5, batch_size=50, prior_variance=0.1),
         resnet_width=0.25,
         resnet_measure=Measure(points=3, samples=2, examples=50),
+        resnet_sweep=5,
         examples=700,
     ),
     "short": Sizes(
@@ -52,10 +55,11 @@ SIZES = {
         mlp=VI("sgd", 0.06, epochs=10, batch_size=250, prior_variance=0.0025),
         mlp_width=128,
         mlp_measure=Measure(points=9, samples=16, examples=2000),
-        sweep=5,
+        mlp_sweep=5,
         resnet=VI("sgd", 0.05, epochs=10, batch_size=100, prior_variance=0.05),
         resnet_width=0.5,
         resnet_measure=Measure(points=5, samples=4, examples=500),
+        resnet_sweep=10,
         examples=5000,
     ),
     "paper": Sizes(
@@ -63,10 +67,11 @@ SIZES = {
         mlp=VI("sgd", 0.06, epochs=300, batch_size=500, prior_variance=0.0025, precision="tf32"),
         mlp_width=512,
         mlp_measure=Measure(points=25, samples=128, examples=10_000, batch_size=10_000),
-        sweep=100,
-        resnet=VI("sgd", 0.05, epochs=20, batch_size=500, prior_variance=0.01, precision="bfloat16", compile=True),
+        mlp_sweep=100,
+        resnet=VI("sgd", 0.05, epochs=100, batch_size=500, prior_variance=0.01, precision="bfloat16", compile=True),
         resnet_width=2,
         resnet_measure=Measure(points=25, samples=8, examples=2000, batch_size=2000),
+        resnet_sweep=20,
     ),
 }
 PUBLISHED = "The paper trains 1000 epochs and draws 128 networks; its number is a curve in a plot."

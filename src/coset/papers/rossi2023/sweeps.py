@@ -88,20 +88,22 @@ def _all(
 ) -> dict[str, dict[str, Any]]:
     """The series of all networks; those that a scale makes equal are shown once."""
     scale = settings.scale
-    epochs, replicas = SIZES[scale].sweep, REPLICAS[scale]
+    sizes, replicas = SIZES[scale], REPLICAS[scale]
     series: dict[str, dict[str, Any]] = {}
     for images in ("mnist", "fashion-mnist"):
-        studies = [mlp(scale, images, None, replicas, epochs=epochs, **one) for one in _changes(setting, values)]
+        changes = _changes(setting, values, sizes.mlp_sweep)
+        studies = [mlp(scale, images, None, replicas, **one) for one in changes]
         if studies[0].title not in series:
             series[studies[0].title] = _series(settings, studies, values)
     if residual:
-        studies = [resnet(scale, "cifar10", WIDTHS[scale], **one) for one in _changes(setting, residual)]
+        changes = _changes(setting, residual, sizes.resnet_sweep)
+        studies = [resnet(scale, "cifar10", WIDTHS[scale], **one) for one in changes]
         series[studies[0].title] = _series(settings, studies, residual)
     return series
 
 
-def _changes(setting: str, values: Sequence[float]) -> list[dict[str, Any]]:
-    return [{setting: value} for value in values]
+def _changes(setting: str, values: Sequence[float], epochs: int) -> list[dict[str, Any]]:
+    return [{setting: value, "epochs": epochs} for value in values]
 
 
 def _series(settings: Settings, studies: list[Study], values: Sequence[float]) -> dict[str, Any]:

@@ -13,11 +13,11 @@ from coset.alignment import align
 from coset.papers.drawing import FAINT, legend, panels, style
 from coset.papers.outcome import Claim, Outcome
 from coset.papers.rossi2023.curves_draw import settings_axis
-from coset.papers.rossi2023.networks import SIZES, mlp, resnet
+from coset.papers.rossi2023.networks import SIZES, mlp
 from coset.papers.rossi2023.study import Study
 from coset.papers.rossi2023.textbook import textbook
 from coset.papers.rossi2023.verdicts import TOO_SMALL
-from coset.papers.rossi2023.widths import MLPS, REPLICAS, RESNETS
+from coset.papers.rossi2023.widths import MLPS, REPLICAS, RESNETS, resnets
 from coset.papers.settings import Settings
 from coset.report.palette import HUES
 
@@ -34,9 +34,9 @@ LOOKS = {  # series: colour and dashes
 def fig_a14(settings: Settings) -> Outcome:
     """Figure A14: seconds of alignment by width, for VI and for MAP."""
     scale = settings.scale
-    epochs, replicas = SIZES[scale].sweep, REPLICAS[scale]
+    epochs, replicas = SIZES[scale].mlp_sweep, REPLICAS[scale]
     dense = {n: mlp(scale, "mnist", n, replicas, epochs=epochs) for n in MLPS[scale]}
-    residual = {n: resnet(scale, "cifar10", n, replicas=replicas) for n in RESNETS[scale]}
+    residual = dict(zip(RESNETS[scale], resnets(scale), strict=True))
     panels = {"MLP": _series(settings, dense), "ResNet20": _series(settings, residual)}
     slowest = max(max(rows["VI, coset"]) for rows in panels.values())
     words, slower = [], []

@@ -20,7 +20,7 @@ from coset.papers.settings import Settings
 from coset.report.palette import HUES
 
 MLPS = {"smoke": (8, 32), "short": (32, 64, 128), "paper": (32, 64, 128, 256, 512, 1024)}
-RESNETS: dict[str, tuple[float, ...]] = {"smoke": (0.125, 0.25), "short": (0.25, 0.5), "paper": (0.5, 1, 2)}
+RESNETS: dict[str, tuple[float, ...]] = {"smoke": (0.125, 0.25), "short": (0.25, 0.5), "paper": (0.5, 1, 2, 4)}
 REPLICAS = {"smoke": 2, "short": 3, "paper": 3}
 POINTS = 9  # enough for the height of a barrier
 BY_PAIRS = f"A difference is one of {ERRORS:g} standard errors over pairs of networks; the paper gives plots."
@@ -30,11 +30,11 @@ ONE_PAIR = "One pair of networks: no error, hence no verdict."
 def fig5(settings: Settings) -> Outcome:
     """Figure 5: barriers of MLPs and ResNets by width."""
     scale = settings.scale
-    wide = [mlp(scale, "mnist", n, REPLICAS[scale], epochs=SIZES[scale].sweep) for n in MLPS[scale]]
+    wide = [mlp(scale, "mnist", n, REPLICAS[scale], epochs=SIZES[scale].mlp_sweep) for n in MLPS[scale]]
     series = {
         f"MLP, {_images(wide)}": _series(settings, wide, MLPS[scale], (NOT_MOVED, BEST)),
     }
-    deep = [resnet(scale, "cifar10", n, replicas=REPLICAS[scale]) for n in RESNETS[scale]]
+    deep = resnets(scale)
     series[f"ResNet20, {_images(deep)}"] = _series(settings, deep, RESNETS[scale], (NOT_MOVED, BEST))
     dense, residual = series.values()
     claims = (
@@ -49,7 +49,7 @@ def fig5(settings: Settings) -> Outcome:
 def fig9(settings: Settings) -> Outcome:
     """Figure 9: VI and MAP by width, both aligned."""
     scale, widths = settings.scale, RESNETS[settings.scale]
-    studies = [resnet(scale, "cifar10", n, replicas=REPLICAS[scale]) for n in widths]
+    studies = resnets(scale)
     series = {
         "VI": _series(settings, studies, widths, (NOT_MOVED, BEST)),
         "MAP": _series(settings, [study.mode() for study in studies], widths, (NOT_MOVED, BEST)),
@@ -95,6 +95,12 @@ def draw_fig9(data: Any) -> Figure:
         axes.set_ylim(bottom=0)
     legend(figure, row[0], 4)
     return figure
+
+
+def resnets(scale: str) -> list[Study]:
+    """ResNet20 at each width."""
+    epochs = SIZES[scale].resnet_sweep
+    return [resnet(scale, "cifar10", n, replicas=REPLICAS[scale], epochs=epochs) for n in RESNETS[scale]]
 
 
 def _series(
