@@ -56,7 +56,8 @@ def fig_a16(settings: Settings) -> Outcome:
 def draw_planes(data: Any) -> Figure:
     """A row for each plane, with likelihood, prior and posterior."""
     title = f"Nats per example below the best of the plane: {data['title']}, through {data['through']}"
-    figure, grid = panels(len(data["planes"]), len(GRIDS), title, 3.1)
+    tallest = max((found["y"][-1] - found["y"][0]) / (found["x"][-1] - found["x"][0]) for found in data["planes"])
+    figure, grid = panels(len(data["planes"]), len(GRIDS), title, min(2.8 * tallest + 0.8, 3.1))
     for row, found in zip(grid, data["planes"], strict=True):
         for axes, (key, name) in zip(row, GRIDS.items(), strict=True):
             filled = _panel(axes, found, _depth(found[key], data["examples"]))

@@ -20,6 +20,7 @@ from coset.solutions import Solution
 from coset.symmetries import Symmetry, symmetry
 
 SAID = 10  # times that a training is heard of
+COMPARED = 5000  # examples by which activations are matched
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,9 @@ class Study:
             a, b = found[i], found[j]
             if cost != "naive":
                 sym = self.symmetry(settings)
-                b = b.push(sym, align(a, b, sym, cost).element)
+                train = self.parts(settings).train
+                seen = train.subset(min(COMPARED, len(train)), torch.Generator().manual_seed(settings.seed))
+                b = b.push(sym, align(a, b, sym, cost, self.build(), seen).element)
             yield (i, j), a, b
 
     def mode(self) -> Study:
