@@ -369,3 +369,9 @@ def test_a_file_that_changes_while_it_is_open_is_refused(tmp_path: Path, change:
     change(path)
     with pytest.raises(StateError, match="changed or removed"):
         state["w"]
+
+
+def test_a_file_without_tensors_has_metadata_too(tmp_path: Path) -> None:
+    save_state({}, tmp_path / "empty.safetensors", {"what": "nothing"})
+    found = open_state(tmp_path / "empty.safetensors")
+    assert not found and found.metadata["what"] == "nothing"

@@ -15,6 +15,11 @@ if TYPE_CHECKING:
     # From the files themselves: in an import cycle mypy takes `coset.inference.fit` for the file.
     from coset.alignment.api import align, align_many
     from coset.alignment.merge import merge
+    from coset.curves.connect import Connect
+    from coset.curves.find import find_curve
+    from coset.curves.pam import PAM
+    from coset.inference.adversarial import Adversarial
+    from coset.inference.attack import PGD
     from coset.inference.deep_ensemble import DeepEnsemble
     from coset.inference.diagnostics import diagnose, ess, r_hat
     from coset.inference.elbo import elbo
@@ -28,6 +33,9 @@ if TYPE_CHECKING:
     from coset.inference.vi import VI
     from coset.orbits.overlap import overlap
     from coset.paths.barrier import barrier
+    from coset.paths.bezier import Bezier
+    from coset.paths.chain import Chain
+    from coset.paths.curves import load_curve
     from coset.paths.geodesic import geodesic
     from coset.paths.mixture import mixture
     from coset.paths.plane import plane
@@ -48,9 +56,15 @@ if TYPE_CHECKING:
 __all__ = [
     "HMC",
     "MAP",
+    "PAM",
+    "PGD",
     "SGHMC",
     "SGLD",
     "VI",
+    "Adversarial",
+    "Bezier",
+    "Chain",
+    "Connect",
     "CosetError",
     "DataError",
     "DeepEnsemble",
@@ -77,9 +91,11 @@ __all__ = [
     "elbo",
     "ess",
     "evaluate",
+    "find_curve",
     "fit",
     "geodesic",
     "load",
+    "load_curve",
     "merge",
     "mixture",
     "moments",
@@ -92,6 +108,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Adversarial": "coset.inference",
+    "Bezier": "coset.paths",
+    "Chain": "coset.paths",
+    "Connect": "coset.curves",
     "DeepEnsemble": "coset.inference",
     "Dirac": "coset.solutions",
     "Element": "coset.symmetries",
@@ -104,6 +124,8 @@ _HOMES = {
     "Laplace": "coset.inference",
     "MAP": "coset.inference",
     "Mixture": "coset.solutions",
+    "PAM": "coset.curves",
+    "PGD": "coset.inference",
     "SGHMC": "coset.inference",
     "SGLD": "coset.inference",
     "Symmetrized": "coset.solutions",
@@ -117,9 +139,11 @@ _HOMES = {
     "elbo": "coset.inference.elbo",
     "ess": "coset.inference",
     "evaluate": "coset.solutions",
+    "find_curve": "coset.curves",
     "fit": "coset.inference",
     "geodesic": "coset.paths",
     "load": "coset.solutions",
+    "load_curve": "coset.paths",
     "merge": "coset.alignment",
     "mixture": "coset.paths",
     "moments": "coset.solutions",

@@ -78,10 +78,10 @@ class LazyState(Mapping[str, Tensor]):
     `metadata` is the text stored beside the tensors, of all files together.
     """
 
-    def __init__(self, shards: Mapping[str, Shard]) -> None:
-        """`shards` gives for each tensor name the file that holds it."""
+    def __init__(self, shards: Mapping[str, Shard], metadata: Mapping[str, str] | None = None) -> None:
+        """`shards` gives for each tensor name the file that holds it; `metadata` is theirs unless given."""
         self._shards = dict(shards)
-        self.metadata: dict[str, str] = {}
+        self.metadata = dict(metadata or {})
         for shard in {id(shard): shard for shard in self._shards.values()}.values():
             self.metadata.update(shard.metadata)
 
@@ -126,7 +126,7 @@ def open_state(path: str | Path) -> LazyState:
         return LazyState(_open_index(path))
     if path.suffix == ".safetensors":
         shard = _open_shard(path)
-        return LazyState(dict.fromkeys(shard.shapes, shard))
+        return LazyState(dict.fromkeys(shard.shapes, shard), shard.metadata)  # also of a file without tensors
     raise StateError(f"{path} cannot be read one tensor at a time: its name must end in .safetensors.")
 
 

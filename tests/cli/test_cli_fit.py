@@ -6,7 +6,7 @@ import io
 import json
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -132,7 +132,7 @@ def test_every_setting_can_be_given_as_it_is_by_default(name: str) -> None:
         return [
             word
             for key, value in inner.items()
-            for word in (words(value, f"{prefix}{key}.") if key == "base" else [f"{prefix}{key}={value}"])
+            for word in (words(value, f"{prefix}{key}.") if is_dataclass(value) else [f"{prefix}{key}={value}"])
         ]
 
     assert methods.build(name, words(default)) == default
@@ -221,7 +221,7 @@ def test_a_bar_counts_the_epochs_of_all_networks(monkeypatch: pytest.MonkeyPatch
 
     screen = io.StringIO()
     monkeypatch.setattr(
-        "coset.cli.fit.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
+        "coset.cli.runs.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
     )
     method = coset.MAP(epochs=4)
     done = tmp_path / "replica-0"
@@ -237,7 +237,7 @@ def test_a_bar_counts_the_epochs_of_all_networks(monkeypatch: pytest.MonkeyPatch
 def test_lines_come_now_and_then(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "PAUSE", 0.0)
     lines = fit(run, "map", "--set", "epochs=2").stderr.splitlines()
-    assert [line.partition(",")[0] for line in lines[1:3]] == ["replica 0: epoch 1 of 2", "replica 0: epoch 2 of 2"]
+    assert [line.partition(",")[0] for line in lines[2:4]] == ["replica 0: epoch 1 of 2", "replica 0: epoch 2 of 2"]
 
 
 def test_images_become_vectors_for_a_model_that_wants_them(run: Run, folder: Path) -> None:

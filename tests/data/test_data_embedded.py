@@ -93,4 +93,4 @@ def test_names_and_options_are_checked() -> None:
         load("mnist", coarse=True)
     with pytest.raises(DataError, match="'abacus' cannot be used"):
         load("digits", device="abacus")
-    assert len(names()) == len(set(names())) == 16
+    assert len(names()) == len(set(names())) == 17

@@ -35,6 +35,11 @@ CASES: dict[str, tuple[nn.Module, Split, Method]] = {
     "map": (zoo.build("mlp:6-8-2"), split(6), coset.MAP(**QUICK)),  # type: ignore[arg-type]
     "dropout": (dropout(), split(6), coset.MAP(**QUICK)),  # type: ignore[arg-type]
     "augmented": (convolution(), split(1, 8, 8), coset.MAP(**QUICK, augment=True)),  # type: ignore[arg-type]
+    "adversarial": (
+        dropout(),
+        split(6),
+        coset.Adversarial(**QUICK, attack=coset.PGD(low=None, high=None)),  # type: ignore[arg-type]
+    ),
     "vi": (zoo.build("mlp:6-8-2"), split(6), coset.VI(**QUICK)),  # type: ignore[arg-type]
     "local": (zoo.build("mlp:6-8-2"), split(6), coset.VI(**QUICK, reparameterization="local")),  # type: ignore[arg-type]
     "sgld": (zoo.build("mlp:6-8-2"), split(6), coset.SGLD(epochs=3, batch_size=50, burn_in=1)),

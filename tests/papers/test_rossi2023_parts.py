@@ -17,7 +17,7 @@ from coset.alignment import align
 from coset.data import Split
 from coset.inference import MAP, VI
 from coset.papers import SCALES, Settings
-from coset.papers.outcome import Claim
+from coset.papers.outcome import Claim, noted_once
 from coset.papers.rossi2023 import costs, verdicts
 from coset.papers.rossi2023.collapse import ratios, variances
 from coset.papers.rossi2023.measure import Measure, barriers
@@ -209,4 +209,4 @@ def test_trends_need_more_than_noise_and_one_pair() -> None:
 
 def test_notes_are_said_once() -> None:
     claims = [Claim(str(k), None, 0.0, None, note) for k, note in enumerate("aba")]
-    assert [claim.note for claim in verdicts.noted_once(claims)] == ["a", "b", ""]
+    assert [claim.note for claim in noted_once(claims)] == ["a", "b", ""]

@@ -7,6 +7,7 @@ from coset.alignment.merge import merge
 from coset.alignment.methods import Activations
 from coset.alignment.population import PopulationMatch
 from coset.alignment.problem import Pair, Problem
+from coset.alignment.signature import signature
 from coset.alignment.sinkhorn import Sinkhorn
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "barycenter",
     "maximise",
     "merge",
+    "signature",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from coset.assignment import solve, solve_many
 from coset.checks import State, is_coordinate
 from coset.symmetries import Element, Symmetry
 from coset.symmetries.views import Block, blocks
@@ -32,6 +33,15 @@ def act(sym: Symmetry, matrices: Mapping[str, Tensor], state: State) -> dict[str
 def matrix_of(element: Element, name: str) -> Tensor:
     """The permutation matrices of a set, [n, n] or [copies, n, n], with a one at (i, p[i])."""
     return torch.nn.functional.one_hot(element[name], element.sets[name].size).float()
+
+
+def rounded(sym: Symmetry, matrices: Mapping[str, Tensor]) -> Element:
+    """The permutations with the largest entries, in sum: of doubly stochastic matrices the nearest ones."""
+    solved = {
+        name: (solve_many(x.detach()) if x.dim() == 3 else solve(x.detach())).permutation.cpu()
+        for name, x in matrices.items()
+    }
+    return sym.element(solved)
 
 
 def _image(sym: Symmetry, matrices: Mapping[str, Tensor], name: str, tensor: Tensor) -> Tensor:

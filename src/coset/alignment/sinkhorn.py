@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -16,7 +16,6 @@ from coset import state as states
 from coset.alignment import relaxed
 from coset.alignment.driver import Match, Progress, maximise
 from coset.alignment.problem import Pair, Problem
-from coset.assignment import solve, solve_many
 from coset.assignment.sinkhorn import sinkhorn
 from coset.checks import State, is_coordinate
 from coset.data import Data, Split, as_split
@@ -160,7 +159,7 @@ class Sinkhorn:
             history.append(float(value.detach()))
             if step % PATIENCE and step < self.steps:
                 continue
-            rounded = _rounded(sym, scores)
+            rounded = relaxed.rounded(sym, scores)
             if any(not torch.equal(rounded[name], last[name]) for name in scores):
                 last, found = rounded, _judged(goal, sym.act(rounded, b))
                 if found < least:
@@ -228,15 +227,6 @@ def _scores(a: State, b: State, sym: Symmetry) -> dict[str, Tensor]:
         name: (x / x.std(correction=0).clamp(min=torch.finfo(x.dtype).tiny)).requires_grad_()
         for name, x in zip(plans, found, strict=True)
     }
-
-
-def _rounded(sym: Symmetry, scores: Mapping[str, Tensor]) -> Element:
-    """The permutations with the largest scores."""
-    solved = {
-        name: (solve_many(x.detach()) if x.dim() == 3 else solve(x.detach())).permutation.cpu()
-        for name, x in scores.items()
-    }
-    return sym.element(solved)
 
 
 def _judged(goal: _Goal, b: State) -> float:

@@ -1,11 +1,11 @@
 """Assignments: exact, warm-started and certified, their relaxations to doubly stochastic matrices, and permanents."""
 
 from coset.assignment.bethe import Bounds, bethe_beliefs, bethe_value, log_bethe, permanent_bounds
-from coset.assignment.birkhoff import Birkhoff, birkhoff
+from coset.assignment.birkhoff import Birkhoff, birkhoff, sample_birkhoff
 from coset.assignment.errors import AssignmentError
 from coset.assignment.lap import solve, solve_many
 from coset.assignment.permanent import log_permanent
-from coset.assignment.projection import project_doubly_stochastic
+from coset.assignment.projection import alternate_projections, project_doubly_stochastic
 from coset.assignment.result import Assignment, Assignments, Duals
 from coset.assignment.sequential import Drawn, log_proposal, sample_permutations
 from coset.assignment.sinkhorn import sinkhorn
@@ -18,6 +18,7 @@ __all__ = [
     "Bounds",
     "Drawn",
     "Duals",
+    "alternate_projections",
     "bethe_beliefs",
     "bethe_value",
     "birkhoff",
@@ -26,6 +27,7 @@ __all__ = [
     "log_proposal",
     "permanent_bounds",
     "project_doubly_stochastic",
+    "sample_birkhoff",
     "sample_permutations",
     "sinkhorn",
     "solve",

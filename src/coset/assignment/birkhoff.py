@@ -1,5 +1,6 @@
-"""The Birkhoff-von Neumann decomposition: a doubly stochastic matrix as a mixture of permutations."""
+"""The Birkhoff-von Neumann decomposition: a doubly stochastic matrix as a mixture of permutations, to draw from."""
 
+import math
 from bisect import bisect_left
 from typing import Any, NamedTuple
 
@@ -40,6 +41,10 @@ def birkhoff(matrix: Tensor, terms: int | None = None, tolerance: float = 1e-5) 
     weight. The fewest terms are NP-hard to find, and this takes few in practice (Dufossé and Uçar 2016). A full
     decomposition has weights that sum to one, and a residual of zero, as exactly as the matrix is doubly stochastic.
     No gradient flows through.
+
+    tatro2020 Eq. 54 takes the permutation of largest sum instead. Ten terms then hold less of the matrix: for 0.7 of a
+    permutation and 0.3 of a random matrix 88 % instead of 92 % at n = 16 and 76 % instead of 84 % at n = 64; for a
+    permutation with noise of 0.1 in each entry, projected, 83 % instead of 93 % at n = 64.
     """
     left = _checked(matrix, tolerance)
     n = len(left)
@@ -67,6 +72,29 @@ def birkhoff(matrix: Tensor, terms: int | None = None, tolerance: float = 1e-5) 
     )
 
 
+def sample_birkhoff(matrix: Tensor, samples: int, terms: int = 10, generator: torch.Generator | None = None) -> Tensor:
+    """Draw permutations from the first `terms` terms of the decomposition, with weights renormalized (tatro2020 E.4).
+
+    matrix
+        doubly stochastic, `[..., n, n]`; each one of the batch is decomposed and drawn from by itself
+
+    Returns int64 `[samples, ..., n]`, on the device of the matrix. The first term need not be the permutation nearest
+    to the matrix, which `solve` finds. What `alternate_projections` returns is not doubly stochastic enough: end with
+    `project_doubly_stochastic`.
+    """
+    if samples < 1 or terms < 1:
+        raise AssignmentError(f"{samples} samples of {terms} terms are asked for, give at least 1 of each.")
+    given = in_double(matrix.detach(), "The matrix").cpu()
+    *batch, n, _ = given.shape
+    drawn = torch.empty(samples, math.prod(batch), n, dtype=torch.int64)
+    for k, copy in enumerate(given.reshape(math.prod(batch), n, n)):
+        found = birkhoff(copy, terms)
+        weights = found.weights if generator is None else found.weights.to(generator.device)
+        chosen = torch.multinomial(weights, samples, replacement=True, generator=generator)
+        drawn[:, k] = found.permutations[chosen.cpu()]
+    return drawn.reshape(samples, *batch, n).to(matrix.device)
+
+
 def _checked(matrix: Tensor, tolerance: float) -> Array:
     """A copy of the matrix in float64 on the host."""
     if matrix.dim() != 2:
@@ -76,8 +104,8 @@ def _checked(matrix: Tensor, tolerance: float) -> Array:
     error = max(-array.min(initial=0.0), np.abs(sums - 1).max(initial=0.0))
     if error > tolerance:
         raise AssignmentError(
-            f"The matrix is doubly stochastic only within {error:.1e}, raise the tolerance or use "
-            "project_doubly_stochastic."
+            f"The matrix is doubly stochastic only within {error:.1e}, not within the tolerance of {tolerance:.1e}: "
+            "use project_doubly_stochastic."
         )
     return array
 

@@ -1,4 +1,4 @@
-"""The Euclidean projection onto the Birkhoff polytope."""
+"""The Euclidean projection onto the Birkhoff polytope, and a cheap way to a point of it that is near."""
 
 from typing import Any
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from coset.assignment.errors import AssignmentError
 from coset.assignment.sinkhorn import balance, in_double, solve_marginals, tangent
 
 HALVINGS = 30
@@ -31,6 +32,41 @@ def project_doubly_stochastic(matrix: Tensor, *, tolerance: float = 1e-9, rounds
     given = in_double(matrix, "The matrix")
     plan: Tensor = _Projection.apply(given, tolerance, rounds)  # type: ignore[no-untyped-call]
     return plan.to(matrix.dtype)
+
+
+def alternate_projections(matrix: Tensor, rounds: int = 20) -> Tensor:
+    """Project onto the matrices whose rows and columns sum to one, then onto the nonnegative ones, `rounds` times.
+
+    matrix
+        X of shape [..., n, n], of any floating dtype; leading dimensions are a batch
+
+    With r_i and c_j the sums of rows and columns and S the sum of all, the first projection is
+
+        X_ij + (1 - r_i) / n + (1 - c_j) / n + (S - n) / n^2
+
+    and the second max(X_ij, 0) (tatro2020 E.2). A round takes X no further from any doubly stochastic matrix, and the
+    limit is one (von Neumann 1933; Cheney and Goldstein 1959), but not the nearest one: `project_doubly_stochastic`
+    gives that. After the last round the entries are nonnegative and the sums are only near one: of the identity with
+    noise of 0.01 in each entry, after 20 rounds, within 0.002 for n = 16, 0.02 for n = 64 and 0.08 for n = 256.
+
+    All is in the dtype of X, and nothing looks at a value, so that it can be captured in a CUDA graph: NaN stays NaN.
+    The gradient is that of the rounds.
+    """
+    if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2]:
+        raise AssignmentError(f"The matrix has shape {tuple(matrix.shape)}, but must be square, [..., n, n].")
+    if not matrix.is_floating_point():
+        raise AssignmentError(f"The matrix is of type {matrix.dtype}, but must be floating.")
+    if rounds < 1:
+        raise AssignmentError(f"{rounds} rounds are asked for, give at least 1.")
+    for _ in range(rounds):
+        matrix = _onto_sums(matrix).relu()
+    return matrix
+
+
+def _onto_sums(matrix: Tensor) -> Tensor:
+    """The nearest matrix whose rows and columns sum to one, [..., n, n]."""
+    rows, columns = 1 - matrix.sum(-1, keepdim=True), 1 - matrix.sum(-2, keepdim=True)
+    return matrix + (rows + columns - rows.mean(-2, keepdim=True)) / matrix.shape[-1]
 
 
 class _Projection(torch.autograd.Function):

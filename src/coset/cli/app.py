@@ -45,6 +45,17 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+
+def _networks(given: Any) -> Any:
+    """Refuse curves where networks are wanted."""
+    if given:
+        from coset.solutions.load import refuse_curve
+
+        for path in [given] if isinstance(given, Path) else given:
+            refuse_curve(path)
+    return given
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else.")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn at random.", min=0, max=2**63 - 1)]
 Model = Annotated[str, typer.Option("--model", help="A name of the zoo, such as resnet20, or module:factory.")]
@@ -62,7 +73,8 @@ Spec = Annotated[
 Meta = Annotated[bool, typer.Option("--meta", help="Build the model without weights, to save memory.")]
 Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu or cuda.")]
 Checkpoint = Annotated[
-    Path, typer.Argument(help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors.")
+    Path,
+    typer.Argument(help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors.", callback=_networks),
 ]
 Solution = Annotated[Path, typer.Argument(help="A solution that `coset fit` wrote, or any checkpoint.")]
 Split = Annotated[
@@ -92,7 +104,7 @@ def _root(
 def inspect(
     model: Annotated[str, typer.Argument(help="A name of the zoo, such as vit, or module:factory.")],
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Weights to load: safetensors, or a .pt of plain tensors.")
+        Path | None, typer.Option(help="Weights to load: safetensors, or a .pt of plain tensors.", callback=_networks)
     ] = None,
     args: Annotated[str | None, typer.Option(help="Arguments of the factory, as a JSON object.")] = None,
     input: Annotated[  # the option's name
@@ -152,7 +164,7 @@ def align(
     epilog="Example: coset merge a.safetensors b.safetensors c.safetensors --model resnet20 -o merged.safetensors"
 )
 def merge(
-    checkpoints: Annotated[list[Path], typer.Argument(help="Two checkpoints or more.")],
+    checkpoints: Annotated[list[Path], typer.Argument(help="Two checkpoints or more.", callback=_networks)],
     output: Annotated[Path, typer.Option("--output", "-o", help="The merged checkpoint: .safetensors.")],
     model: Model = "",
     weights: Annotated[
@@ -182,18 +194,28 @@ def merge(
 
 @app.command(
     epilog="Example: coset barrier a.safetensors b.safetensors --model mlp:784-512-10 --data mnist --html barrier.html"
+    "\n\nExample: coset barrier curve/curve.safetensors --model resnet20 --data cifar10"
 )
 def barrier(
-    first: Checkpoint,
-    second: Checkpoint,
+    first: Annotated[Path, typer.Argument(help="Weights, as of the second; or alone a curve of `coset curve`.")],
     model: Model,
     data: Annotated[str, typer.Option(help="A data set, such as mnist: the loss is that of its test split.")],
+    second: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors.", callback=_networks
+        ),
+    ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="How to align: weights, activations or sinkhorn. Repeat it to compare.")
     ] = None,
     points: Annotated[int, typer.Option(help="Points of the path, with both ends.", min=2)] = 25,
     repair: Annotated[
-        bool, typer.Option("--repair", help="Also recompute batch-norm statistics on training data at each point.")
+        bool,
+        typer.Option(
+            "--repair",
+            help="Also recompute batch-norm statistics on training data at each point; for a curve they always are.",
+        ),
     ] = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with the curves: .html.")] = None,
     args: Arguments = None,
@@ -202,13 +224,76 @@ def barrier(
     seed: Seed = 0,
     json: Json = False,
 ) -> None:
-    """Measure the loss between two checkpoints, before and after alignment."""
+    """Measure the loss between two checkpoints, before and after alignment, or along a curve."""
     from coset.cli.align import Net
     from coset.cli.barrier import Request, run
 
     net = Net.of(model, args, input, None, False, device)
-    methods = tuple(method or ["weights"])
-    run(Request(first, second, net, data, methods, points, repair, html, seed), as_json=json)
+    run(Request(first, second, net, data, tuple(method or ()), points, repair, html, seed), as_json=json)
+
+
+@app.command(
+    epilog="Example: coset curve a.safetensors b.safetensors --model mlp:64-64-10 --data digits -o curve"
+    "\n\nExample: coset curve a.safetensors b.safetensors --model resnet20 --data cifar10 -o curve --set augment=true"
+)
+def curve(
+    first: Solution,
+    second: Solution,
+    model: Model,
+    data: Annotated[str, typer.Option(help="A data set, such as mnist: the curve is learned on its training split.")],
+    out: Annotated[
+        Path,
+        typer.Option("--out", "-o", help="Folder for the curve, metrics and checkpoints; a search goes on in its own."),
+    ],
+    align: Annotated[
+        str | None,
+        typer.Option(help="How to align the second: activations if not given, weights, wasserstein, kl or sinkhorn."),
+    ] = None,
+    no_align: Annotated[bool, typer.Option("--no-align", help="Leave the second where it is.")] = False,
+    pam: Annotated[
+        bool, typer.Option("--pam", help="Learn the permutation of the second and the curve in turn.")
+    ] = False,
+    robust: Annotated[
+        bool, typer.Option("--robust", help="Learn on inputs under attack, and measure the curve there too.")
+    ] = False,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the data; 50 if not given.")] = None,
+    rate: Annotated[float | None, typer.Option(help="The largest learning rate; 0.03 if not given.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples of a step; 128 if not given.")] = None,
+    shape: Annotated[str | None, typer.Option(help="bezier, which is smooth, if not given; or chain.")] = None,
+    bends: Annotated[int | None, typer.Option(help="Control points that are learned; 1 if not given.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="Another setting, such as weight_decay=0.001, pam.iterations=2 or attack.steps=7. Repeat it for more.",
+        ),
+    ] = None,
+    points: Annotated[int, typer.Option(help="Points of the curve to measure, with both ends.", min=2)] = 25,
+    html: Annotated[Path | None, typer.Option(help="Write a page with the curves: .html.")] = None,
+    split: Split = None,
+    checkpoint_every: Annotated[int, typer.Option(help="Epochs from one checkpoint to the next.", min=1)] = 1,
+    args: Arguments = None,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    json: Json = False,
+) -> None:
+    """Learn a curve of low loss between two solutions; called again after it was stopped, it goes on."""
+    from coset.cli.align import Net
+    from coset.cli.curve import Request, run
+
+    if no_align and align is not None:
+        raise CosetError("--align and --no-align exclude each other: give one of them.")
+    if shape not in (None, "bezier", "chain"):
+        raise CosetError(f"--shape must be bezier or chain, not {shape!r}.")
+    short = {"epochs": epochs, "rate": rate, "batch_size": batch_size, "curve": shape, "bends": bends}
+    words = (*(f"{name}={value}" for name, value in short.items() if value is not None), *(settings or ()))
+    method = None if no_align else align or "activations"
+    net = Net.of(model, args, None, None, False, device)
+    run(
+        Request(first, second, net, data, out, method, pam, robust, words, split, points, html, checkpoint_every, seed),
+        as_json=json,
+    )
 
 
 @app.command(
@@ -234,7 +319,9 @@ def apply(
 def fit(
     model: Model,
     data: Annotated[str, typer.Option(help="A data set, such as mnist: its training split.")],
-    method: Annotated[str, typer.Option(help="map, vi, symmetrized-vi, laplace, sgld, sghmc, hmc or deep-ensemble.")],
+    method: Annotated[
+        str, typer.Option(help="map, vi, symmetrized-vi, laplace, sgld, sghmc, hmc, deep-ensemble or adversarial.")
+    ],
     out: Annotated[Path, typer.Option(help="Folder for solutions, metrics and checkpoints; a run goes on in its own.")],
     replicas: Annotated[int, typer.Option(help="Solutions from independent starts.", min=1)] = 1,
     settings: Annotated[

@@ -1,4 +1,7 @@
-"""`coset barrier`: the loss between two checkpoints, before and after alignment, as a table, JSON, or a page."""
+"""`coset barrier`: the loss between two checkpoints, before and after alignment, or along a curve.
+
+As a table, JSON, or a page.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,17 @@ import torch
 import typer
 
 from coset import data
+from coset import state as states
 from coset.alignment import align
 from coset.checkpoint import load_state
 from coset.cli import checkpoints, console, outputs
 from coset.cli.align import Net, find
+from coset.cli.curve import REPAIRED, measured
+from coset.cli.evaluate import prepare
 from coset.errors import CosetError
 from coset.files import atomic_write
-from coset.paths import Barrier, barrier, geodesic
+from coset.paths import Barrier, barrier, geodesic, is_curve, load_curve
+from coset.paths.repair import running_norms
 from coset.report.barrier import barriers
 from coset.report.page import page
 from coset.solutions import Dirac
@@ -27,13 +34,13 @@ NAIVE = "not aligned"
 
 @dataclass(frozen=True)
 class Request:
-    """The options of the command."""
+    """The options of the command; without a second checkpoint the first is a curve."""
 
     first: Path
-    second: Path
+    second: Path | None
     net: Net
     data: str
-    methods: tuple[str, ...] = ("weights",)
+    methods: tuple[str, ...] = ()
     points: int = 25
     repair: bool = False
     html: Path | None = None
@@ -41,47 +48,74 @@ class Request:
 
 
 def run(request: Request, as_json: bool) -> None:
-    """Evaluate the straight path, and the straight path to the aligned second network, for each method."""
+    """Measure and print."""
     outputs.check("--html", request.html, [".html"], [request.first, request.second])
     if request.net.meta:
         raise CosetError("A barrier is measured by running the model, so it cannot be on the meta device.")
     with console.steps(quiet=as_json) as say:
-        found = find(request.net, request.first, say)
-        if found.module is None:
-            raise CosetError("A barrier is measured by running the model: name it with --model.")
-        ends = []
-        for path in (request.first, request.second):
-            full = load_state(path, request.net.device)
-            checkpoints.fitting(full, found.sym, path, "left out")
-            ends.append(Dirac(checkpoints.runnable(full, found.sym, found.module, path)))
-        a, b = ends
-        sets = data.load(request.data, device=request.net.device)
-        results: dict[str, Barrier] = {}
-        for method in (NAIVE, *request.methods):
-            say(f"{method}: {request.points} points")
-            moved = b
-            if method != NAIVE:
-                generator = torch.Generator().manual_seed(request.seed)
-                match = align(a, b, found.sym, method, found.module, sets.train, generator=generator, progress=say.tick)
-                moved = b.push(found.sym, match.element)
-            variants = {method: None, f"{method}, repaired": sets.train} if request.repair else {method: None}
-            for name, repair in variants.items():
-
-                def tick(done: int, total: int, name: str = name) -> None:
-                    say.tick(f"{name}: point {done} of {total}")
-
-                line = geodesic(a, moved)
-                results[name] = barrier(line, found.module, sets.test, request.points, repair=repair, progress=tick)
-    report = {name: json.loads(result.to_json()) for name, result in results.items()}
+        if request.second is None:
+            what, results = _along(request, say)
+        elif is_curve(request.first):
+            raise CosetError(f"{request.first} holds a curve, which has both ends: leave out {request.second}.")
+        else:
+            what, results = _between(request, request.second, say)
     if request.html is not None:
-        figure = barriers(results)
-        text = page(f"Barrier between {request.first.name} and {request.second.name}", _rows(results), [figure])
+        text = page(f"Barrier {what}", _rows(results), [barriers(results)])
         with outputs.writing("--html", request.html), atomic_write(request.html) as temporary:
             temporary.write_text(text, encoding="utf-8")
     if as_json:
+        report = {name: json.loads(result.to_json()) for name, result in results.items()}
         typer.echo(json.dumps(report, indent=1, allow_nan=False))
     else:
-        _show(results, request)
+        _show(results, what, request)
+
+
+def _between(request: Request, second: Path, say: console.Steps) -> tuple[str, dict[str, Barrier]]:
+    """The straight path, and the straight path to the aligned second network, for each method."""
+    found = find(request.net, request.first, say)
+    if found.module is None:
+        raise CosetError("A barrier is measured by running the model: name it with --model.")
+    ends = []
+    for path in (request.first, second):
+        full = load_state(path, request.net.device)
+        checkpoints.fitting(full, found.sym, path, "left out")
+        ends.append(Dirac(checkpoints.runnable(full, found.sym, found.module, path)))
+    a, b = ends
+    sets = data.load(request.data, device=request.net.device)
+    results: dict[str, Barrier] = {}
+    for method in (NAIVE, *(request.methods or ("weights",))):
+        say(f"{method}: {request.points} points")
+        moved = b
+        if method != NAIVE:
+            generator = torch.Generator().manual_seed(request.seed)
+            match = align(a, b, found.sym, method, found.module, sets.train, generator=generator, progress=say.tick)
+            moved = b.push(found.sym, match.element)
+        variants = {method: None, f"{method}, repaired": sets.train} if request.repair else {method: None}
+        for name, repair in variants.items():
+
+            def tick(done: int, total: int, name: str = name) -> None:
+                say.tick(f"{name}: point {done} of {total}")
+
+            line = geodesic(a, moved)
+            results[name] = barrier(line, found.module, sets.test, request.points, repair=repair, progress=tick)
+    return f"between {request.first.name} and {second.name}", results
+
+
+def _along(request: Request, say: console.Steps) -> tuple[str, dict[str, Barrier]]:
+    """The curve, and the straight line between its ends; repaired if there are norms to repair, as they need it."""
+    if request.first.exists() and not is_curve(request.first):
+        raise CosetError(
+            f"{request.first} holds no curve: name a second checkpoint, or a curve that `coset curve` wrote."
+        )
+    if request.methods:
+        raise CosetError("--method aligns two checkpoints, and a curve has its ends where they are: leave it out.")
+    curve = load_curve(request.first, request.net.device)
+    say(f"building {request.net.model} and reading {request.data}")
+    task = prepare(request.net, request.data, None)
+    states.check(curve.points[0].mean, states.of(task.module), str(request.first))
+    found = measured(curve, task, request.points, say)
+    suffix = ", repaired" if running_norms(task.module) else ""
+    return f"along {request.first.name}", {name + suffix: result for name, result in found.items()}
 
 
 def _rows(results: dict[str, Barrier]) -> list[dict[str, str]]:
@@ -99,11 +133,12 @@ def _rows(results: dict[str, Barrier]) -> list[dict[str, str]]:
     return rows
 
 
-def _show(results: dict[str, Barrier], request: Request) -> None:
+def _show(results: dict[str, Barrier], what: str, request: Request) -> None:
     out = console.stdout()
     rows = _rows(results)
     columns = tuple(rows[0])
-    title = f"Test loss between {request.first.name} and {request.second.name}"
-    out.print(console.table(title, columns, [tuple(row.values()) for row in rows], numbers=columns[1:]))
+    out.print(console.table(f"Test loss {what}", columns, [tuple(row.values()) for row in rows], numbers=columns[1:]))
+    if request.second is None and all(name.endswith(", repaired") for name in results):
+        out.print(REPAIRED)
     if request.html is not None:
         out.print(f"wrote {request.html}")

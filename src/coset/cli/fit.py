@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from coset.cli import console, methods, outputs
+from coset.cli import console, methods, outputs, runs
 from coset.cli.align import Net
 from coset.cli.evaluate import Task, prepare
-from coset.errors import CosetError
-from coset.inference import Epoch, Method, fit
-from coset.inference.folder import CHECKPOINT, METRICS, SOLUTION
+from coset.inference import Adversarial, Epoch, Method, fit
+from coset.inference.attack import in_units_of
+from coset.inference.folder import METRICS, SOLUTION
 from coset.report.repeats import plural
 from coset.solutions import evaluate
 
@@ -70,9 +67,15 @@ def run(request: Request, as_json: bool) -> None:
     with console.steps(quiet=as_json) as say:
         say(f"building {request.net.model} and reading {request.data}")
         task = prepare(request.net, request.data, request.split)
+    if isinstance(method, Adversarial) and not method.attack.mean:
+        method = replace(method, attack=in_units_of(task.sets, method.attack))
     replicas = [request.out / f"replica-{k}" for k in range(request.replicas)]
     try:
-        with _undone(request.out), outputs.writing("--out", request.out), _watch(method, replicas, as_json) as watch:
+        with (
+            runs.undone(request.out),
+            outputs.writing("--out", request.out),
+            _watch(method, replicas, as_json) as watch,
+        ):
             solutions = fit(
                 task.module,
                 task.sets.train,
@@ -123,40 +126,12 @@ def run(request: Request, as_json: bool) -> None:
 
 
 @contextmanager
-def _undone(out: Path) -> Iterator[None]:
-    """Leave no trace of a run that fails before there is anything to go on from."""
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        yield
-        return
-    made = [path for path in (out, *out.parents) if not path.exists()]
-    try:
-        yield
-    except CosetError:
-        if not any(out.rglob(CHECKPOINT)) and not any(out.rglob(SOLUTION)):
-            shutil.rmtree(out, ignore_errors=True)
-            for parent in made[1:]:
-                with suppress(OSError):  # somebody else may have put something there
-                    parent.rmdir()
-            if not made:
-                out.mkdir(exist_ok=True)
-        raise
-
-
-@contextmanager
 def _watch(method: Method, replicas: list[Path], quiet: bool) -> Iterator[Watch]:
-    """On a terminal a bar over the epochs of all networks, else a line now and then."""
     pattern = SOLUTION if method.copies == 1 else f"copy-*/{SOLUTION}"
     before = method.epochs * sum(len(list(folder.glob(pattern))) for folder in replicas)
-    stderr = Console(stderr=True, highlight=False, markup=False, emoji=False)
-    if quiet or not stderr.is_terminal:
-        with console.steps(quiet) as say:
-            yield Watch(before, lambda text, done: say.tick(text), say)
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=stderr, transient=True) as bar:
-        total = method.epochs * method.copies * len(replicas)
-        task = bar.add_task("starting", total=total, completed=before)
-        yield Watch(before, lambda text, done: bar.update(task, description=text, completed=done), stderr.print)
+    total = method.epochs * method.copies * len(replicas)
+    with runs.epochs(total, before, "training", quiet) as (show, announce):
+        yield Watch(before, show, announce)
 
 
 def _training_loss(folder: Path) -> float:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from coset.errors import CosetError
-from coset.inference import HMC, MAP, SGHMC, SGLD, VI, DeepEnsemble, Laplace, Method, SymmetrizedVI
+from coset.inference import HMC, MAP, SGHMC, SGLD, VI, Adversarial, DeepEnsemble, Laplace, Method, SymmetrizedVI
 
 METHODS: dict[str, type[Method]] = {
     "map": MAP,
@@ -20,23 +20,37 @@ METHODS: dict[str, type[Method]] = {
     "sghmc": SGHMC,
     "hmc": HMC,
     "deep-ensemble": DeepEnsemble,
+    "adversarial": Adversarial,
 }
-_KINDS = {int: "a whole number", float: "a number", bool: "true or false", NoneType: "none"}
+_KINDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    NoneType: "none",
+    Sequence[float]: "numbers with commas between them",
+}
 M = TypeVar("M")
 
 
 def build(name: str, given: Sequence[str]) -> Method:
-    """The method `name` with settings NAME=VALUE; those of a method within another are `base.NAME`."""
+    """The method `name` with settings NAME=VALUE; those of a method within another are `base.NAME`, and
+    those of an attack `attack.NAME`.
+    """
     if name not in METHODS:
         raise CosetError(f"There is no method {name!r}{_suggest(name, METHODS)}: choose {', '.join(METHODS)}.")
-    kind, values = METHODS[name], _pairs(given)
-    known = _settings(kind)
+    return _make(METHODS[name], read(METHODS[name], name, given))
+
+
+def read(kind: type, name: str, given: Sequence[str], fixed: Collection[str] = ()) -> dict[str, Any]:
+    """The settings NAME=VALUE of a dataclass, which messages call `name`, as values; `fixed` ones cannot be set."""
+    known = {key: hint for key, hint in _settings(kind).items() if key not in fixed}
+    values = _pairs(given)
     for key in values:
         if key not in known:
             raise CosetError(
                 f"--set {key}: {name} has no such setting{_suggest(key, known)}, only {', '.join(sorted(known))}."
             )
-    return _make(kind, {key: _value(key, text, known[key]) for key, text in values.items()})
+    return {key: _value(key, text, known[key]) for key, text in values.items()}
 
 
 def _pairs(given: Sequence[str]) -> dict[str, str]:
@@ -73,14 +87,14 @@ def _make(kind: type[M], values: Mapping[str, Any]) -> M:
 
 
 def _value(key: str, text: str, hint: Any) -> Any:
-    """`text` as a value of the type `hint`: a number, a bool, one of some words, or none."""
+    """`text` as a value of the type `hint`: a number, a bool, one of some words, none, or numbers."""
     options = get_args(hint) if isinstance(hint, UnionType) else (hint,)
     for option in options:
         try:
             return _as(text, option)
         except ValueError:
             continue
-    words = [word for option in options for word in get_args(option)]
+    words = [word for option in options if get_origin(option) is Literal for word in get_args(option)]
     wanted = " or ".join(words or [_KINDS[option] for option in options])
     raise CosetError(f"--set {key}={text}: {key} must be {wanted}{_suggest(text, words)}.")
 
@@ -92,6 +106,8 @@ def _as(text: str, kind: Any) -> Any:
         return _choice(text.lower(), {"true": True, "false": False})
     if kind is NoneType:
         return _choice(text.lower(), {"none": None})
+    if get_origin(kind) is Sequence:
+        return [float(number) for number in text.strip("[]()").split(",") if number]
     return kind(text)
 
 

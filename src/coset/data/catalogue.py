@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from coset.data import cifar, embedded, idx, regression
+from coset.data import cifar, embedded, idx, regression, tiny_imagenet
 from coset.data.dataset import DataSet
 from coset.errors import DataError
 
@@ -13,6 +13,7 @@ _IMAGES = {
     "mnist": idx.mnist,
     "fashion-mnist": idx.fashion_mnist,
     "cifar10": cifar.cifar10,
+    "tiny-imagenet": tiny_imagenet.tiny_imagenet,
 }
 _TABLES = {"breast-cancer": embedded.breast_cancer, "snelson": regression.snelson}
 _UCI = {f"uci/{name}": name for name in regression.UCI_HASHES}
@@ -39,7 +40,8 @@ def load(
     of a UCI set, the first by default; `coarse` chooses CIFAR-100's 20 groups instead of its classes.
 
     Files are sought in $COSET_DATA, ~/.cache/coset and /usr/share/datasets, and downloaded to the
-    second if they are in none; each must have its published hash.
+    second if they are in none; each must have its published hash. Tiny ImageNet has none, and must be
+    put there.
     """
     if name not in names():
         raise DataError(f"there is no data set {name!r}, only {', '.join(names())}")

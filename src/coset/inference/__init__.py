@@ -1,8 +1,11 @@
 """Methods that find solutions, and `fit`, which runs them."""
 
+from coset.inference.adversarial import Adversarial
+from coset.inference.attack import PGD
 from coset.inference.deep_ensemble import DeepEnsemble
 from coset.inference.diagnostics import Diagnosis, diagnose, ess, r_hat
-from coset.inference.fit import Epoch, fit
+from coset.inference.drive import Epoch
+from coset.inference.fit import fit
 from coset.inference.hmc import HMC
 from coset.inference.laplace import Laplace
 from coset.inference.map import MAP
@@ -15,9 +18,11 @@ from coset.inference.vi import VI
 __all__ = [
     "HMC",
     "MAP",
+    "PGD",
     "SGHMC",
     "SGLD",
     "VI",
+    "Adversarial",
     "DeepEnsemble",
     "Diagnosis",
     "Epoch",

@@ -20,7 +20,7 @@ INITIAL_NOISE = 0.5  # where a learned noise starts, for targets of unit varianc
 
 @dataclass(frozen=True)
 class Descent(Stepwise):
-    """Settings of a method that follows a gradient.
+    """Settings of what follows a gradient.
 
     rate: the largest learning rate, the method's own for the optimizer when None. momentum: of sgd.
     schedule: of the learning rate, to zero (cosine), after a warm-up (onecycle), or constant.
@@ -50,13 +50,15 @@ class Descent(Stepwise):
 class Descending(Stepping):
     """A run that minimises an objective by minibatches."""
 
-    def __init__(self, settings: Descent, problem: Problem, parameters: list[Tensor]) -> None:
-        """`parameters` have one row for each network; a learned noise is added to them."""
+    def __init__(
+        self, settings: Descent, problem: Problem, parameters: list[Tensor], learns_noise: bool = True
+    ) -> None:
+        """`parameters` have one row for each network; a noise that is not set is added to them if it is learned."""
         self._descent = settings
         noise = INITIAL_NOISE if settings.noise is None else settings.noise
         log_noise = problem.start.new_full((problem.rows,), math.log(noise))
-        learns_noise = settings.noise is None and not isinstance(problem.likelihood, Classification)
-        moved = [*parameters, log_noise] if learns_noise else parameters
+        learned = learns_noise and settings.noise is None and not isinstance(problem.likelihood, Classification)
+        moved = [*parameters, log_noise] if learned else parameters
         optimizer: Optimizer = Adam(moved) if settings.optimizer == "adam" else SGD(moved, settings.momentum)
         super().__init__(settings, problem, moved, log_noise, optimizer)
 

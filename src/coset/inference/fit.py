@@ -1,11 +1,9 @@
-"""The loop that all methods share: networks, epochs, checkpoints."""
+"""Networks trained by a method: which of them together, in which folders, from which start."""
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,7 +11,8 @@ from torch import nn
 
 from coset import state as states
 from coset.data import Data, Split, as_split
-from coset.errors import CosetError, DataError, ModelError
+from coset.errors import CosetError, ModelError
+from coset.inference.drive import Progress, check_run, drive
 from coset.inference.folder import RowFolder, RunFolder, open_folder
 from coset.inference.initialise import fresh
 from coset.inference.method import Method, Problem
@@ -25,24 +24,6 @@ from coset.solutions.likelihood import likelihood_of
 from coset.solutions.predictive import evaluating
 
 
-@dataclass(frozen=True)
-class Epoch:
-    """How training stands: loss and accuracy are means over the epoch's training examples, epochs count from 1.
-
-    copy: which of the networks that the replica's solution is made of. accuracy: None for a regression.
-    seconds: of the epoch, for all networks that are trained together. more: what else the method measures, by name.
-    """
-
-    replica: int
-    epoch: int
-    epochs: int
-    loss: float
-    accuracy: float | None
-    seconds: float
-    copy: int = 0
-    more: Mapping[str, float] = field(default_factory=dict)
-
-
 @dataclass(frozen=True, eq=False)
 class _Job:
     """What all networks of a call have in common."""
@@ -52,7 +33,7 @@ class _Job:
     method: Method
     seed: int
     folder: RunFolder | None
-    progress: Callable[[Epoch], None] | None
+    progress: Progress | None
     checkpoint_every: int
 
     def rows(self, replica: int) -> list[Row]:
@@ -74,7 +55,7 @@ def fit(
     seed: int = 0,
     device: str | torch.device | None = None,
     out: str | Path | None = None,
-    progress: Callable[[Epoch], None] | None = None,
+    progress: Progress | None = None,
     *,
     checkpoint_every: int = 1,
 ) -> list[Solution]:
@@ -88,13 +69,11 @@ def fit(
     `out` is a folder for metrics and checkpoints, one each `checkpoint_every` epochs. Called again with the same
     arguments, `fit` goes on where it was stopped, with the same result, and returns finished replicas as they are.
     """
-    if replicas < 1 or checkpoint_every < 1:
-        raise CosetError(f"replicas and checkpoint_every must be positive, not {replicas} and {checkpoint_every}.")
-    if seed < 0:
-        raise CosetError(f"The seed must not be negative, but it is {seed}.")
+    check_run(replicas, checkpoint_every, seed)
     where = resolve(device, states.of(model))
     split = as_split(data).to(where)
-    _check(model, split, where)
+    check_call(model, split, where)
+    _check_parameters(model)
     folder = None if out is None else open_folder(out, method, seed, model, split, where)
     job = _Job(model, split, method, seed, folder, progress, checkpoint_every)
     found: dict[Row, Solution] = {}
@@ -138,48 +117,12 @@ def _train(job: _Job, group: Sequence[Row]) -> list[Solution]:
     if job.folder is not None:
         job.folder.write_settings()
     folders = [own for row in group if (own := job.own(row)) is not None]
-    done = 0
-    if folders and (checkpoint := folders[0].resume(device)) is not None:
-        run.load_state_dict(checkpoint["run"])
-        randomness.states = checkpoint["randomness"]
-        done = checkpoint["epoch"]
-    for own in folders:
-        own.keep_metrics(done)
-    for epoch in range(done + 1, method.epochs + 1):
-        begin = time.perf_counter()
-        with randomness.active():
-            metrics = run.epoch()
-        seconds = time.perf_counter() - begin
-        for row, (loss, _) in zip(group, metrics, strict=True):
-            if not math.isfinite(loss):
-                raise _diverged(job, row[0], epoch, loss)
-        named = run.more().items()
-        more = [{name: values[k] for name, values in named} for k in range(len(group))]
-        for own, (loss, accuracy), others in zip(folders, metrics, more, strict=False):
-            own.log({"epoch": epoch, "loss": loss, "accuracy": accuracy, "seconds": seconds, **others})
-        if folders and epoch % job.checkpoint_every == 0 and epoch < method.epochs:
-            content = {"epoch": epoch, "run": run.state_dict(), "randomness": randomness.states}
-            folders[0].checkpoint({**content, "group": [list(row) for row in group]})
-        if job.progress is not None:
-            for row, (loss, accuracy), others in zip(group, metrics, more, strict=True):
-                copy = row[1] if len(row) > 1 else 0
-                job.progress(Epoch(row[0], epoch, method.epochs, loss, accuracy, seconds, copy, others))
+    drive(run, method.epochs, job.split, randomness, group, folders, device, job.progress, job.checkpoint_every)
     solutions = run.solutions()
     # The first has the checkpoint, which is needed until all others are there.
     for own, solution in reversed(list(zip(folders, solutions, strict=False))):
         own.finish(solution)
     return solutions
-
-
-def _diverged(job: _Job, replica: int, epoch: int, loss: float) -> CosetError:
-    inputs = job.split.inputs
-    bad = int((~inputs.isfinite()).sum()) if inputs.is_floating_point() else 0
-    if bad:
-        return DataError(f"The loss is {loss}, as the inputs have {bad} NaN or infinite of {inputs.numel()} values.")
-    return CosetError(
-        f"Training of replica {replica} diverged in epoch {epoch}: the loss is {loss}. Use a lower rate, or smaller "
-        "inputs."
-    )
 
 
 def _combined(job: _Job, replica: int, found: list[Solution]) -> Solution:
@@ -193,13 +136,16 @@ def _copy(index: int) -> str:
     return f"copy-{index}"
 
 
-def _check(model: nn.Module, split: Split, device: torch.device) -> None:
+def check_call(model: nn.Module, split: Split, device: torch.device) -> None:
     """Find out before training that the model does not fit the data; on CUDA a wrong class kills the process."""
     few = split.inputs[:2]
     with evaluating(model, device) as ready:
         likelihood = likelihood_of(split.targets)
         outputs = likelihood.read(states.call(ready, states.of(ready), (few,)), model, len(few))
         likelihood.check(outputs, split.targets)
+
+
+def _check_parameters(model: nn.Module) -> None:
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not trained:
         raise CosetError(f"{type(model).__name__} has no parameters to train: all are frozen, or there are none.")

@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from coset.data import Split
 from coset.errors import CosetError
 from coset.files import atomic_write, write_json
-from coset.inference.method import Method
 from coset.inference.randomness import Row
 from coset.solutions import Solution, load
 
@@ -43,6 +42,10 @@ class RowFolder:
         """Keep the solution; from now on the checkpoint is of no use."""
         self.path.mkdir(parents=True, exist_ok=True)
         solution.save(self.path / SOLUTION)
+        self.drop_checkpoint()
+
+    def drop_checkpoint(self) -> None:
+        """Nothing is left to resume."""
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def checkpoint(self, content: dict[str, Any]) -> None:
@@ -101,11 +104,12 @@ class RunFolder:
 
 
 def open_folder(
-    out: str | Path, method: Method, seed: int, model: nn.Module, split: Split, device: torch.device
+    out: str | Path, method: object, seed: int, model: nn.Module, split: Split, device: torch.device, **more: Any
 ) -> RunFolder:
     """The folder, refused if its run had other settings; nothing is written yet.
 
-    The number of replicas is no setting: more may be asked for later.
+    `method` is a dataclass of settings, and `more` are those that it does not have. The number of replicas is no
+    setting: more may be asked for later.
     """
     out = Path(out)
     if out.exists() and not out.is_dir():
@@ -117,10 +121,12 @@ def open_folder(
         "device": device.type,
         "model": type(model).__name__,
         "tensors": {name: list(x.shape) for name, x in model.state_dict().items() if isinstance(x, torch.Tensor)},
-        "data": _digest(split),
+        "data": digest(split),
         "layers": hashlib.sha256(repr(model).encode()).hexdigest()[:16],  # an activation has no tensor to be known by
         **_unusual(model),
+        **more,
     }
+    wanted = json.loads(json.dumps(wanted))  # where tuples are lists, as in the file
     file = out / SETTINGS
     if file.exists():
         try:
@@ -144,10 +150,10 @@ def _unusual(model: nn.Module) -> dict[str, Any]:
     dtypes = {name: str(p.dtype) for name, p in parameters.items() if p.dtype != torch.float32}
     frozen = {name: p for name, p in parameters.items() if not p.requires_grad}
     found: dict[str, Any] = {"dtypes": dtypes} if dtypes else {}
-    return {**found, "frozen": [*frozen, _digest(frozen.values())]} if frozen else found
+    return {**found, "frozen": [*frozen, digest(frozen.values())]} if frozen else found
 
 
-def _digest(tensors: Iterable[Tensor]) -> str:
+def digest(tensors: Iterable[Tensor]) -> str:
     digest = hashlib.sha256()
     for x in tensors:
         digest.update(f"{x.dtype} {tuple(x.shape)}".encode())

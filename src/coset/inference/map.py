@@ -9,12 +9,12 @@ from torch import Tensor
 
 from coset.errors import CosetError
 from coset.inference.descent import Descending, Descent
-from coset.inference.method import Problem, Run
+from coset.inference.method import Method, Problem, Run
 from coset.solutions import Dirac, Solution
 
 
 @dataclass(frozen=True)
-class MAP(Descent):
+class MAP(Descent, Method):
     """Minimise mean_i -log p(y_i | x_i, w) + weight_decay / 2 ||w||^2.
 
     With n examples this is the mode of the posterior under the prior N(0, 1 / (n weight_decay)). The other settings
@@ -31,20 +31,22 @@ class MAP(Descent):
             raise CosetError(f"MAP: weight_decay must not be negative, not {self.weight_decay!r}.")
 
     def start(self, problem: Problem) -> Run:
-        return _Training(self, problem)
+        return Training(self, problem)
 
 
-class _Training(Descending):
+class Training(Descending, Run):
+    """The weights, (rows, p)."""
+
     def __init__(self, settings: MAP, problem: Problem) -> None:
-        self._weights = problem.start.clone()
+        self.weights = problem.start.clone()
         self._decay = settings.weight_decay
-        super().__init__(settings, problem, [self._weights])
+        super().__init__(settings, problem, [self.weights])
 
     def objective(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        outputs = self.problem.network(self._weights, inputs)
+        outputs = self.problem.network(self.weights, inputs)
         loss = self.loss(outputs, targets)
-        return loss + self._decay / 2 * self._weights.square().sum(1), loss, outputs
+        return loss + self._decay / 2 * self.weights.square().sum(1), loss, outputs
 
     def solutions(self) -> list[Solution]:
         network = self.problem.network
-        return [Dirac(network.state(row), noise=self.found_noise(r)) for r, row in enumerate(self._weights)]
+        return [Dirac(network.state(row), noise=self.found_noise(r)) for r, row in enumerate(self.weights)]

@@ -60,8 +60,8 @@ class Problem:
         return torch.stack(drawn)
 
 
-class Run(ABC):
-    """Some networks under way."""
+class Course(ABC):
+    """Something that is learned, epoch by epoch."""
 
     @abstractmethod
     def epoch(self) -> list[tuple[float, float | None]]:
@@ -72,16 +72,20 @@ class Run(ABC):
         return {}
 
     @abstractmethod
-    def solutions(self) -> list[Solution]:
-        """What has been found so far, for each network."""
-
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Everything the next epoch depends on but the random numbers: tensors in plain containers."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`."""
+
+
+class Run(Course):
+    """Some networks under way."""
+
+    @abstractmethod
+    def solutions(self) -> list[Solution]:
+        """What has been found so far, for each network."""
 
 
 class Method(ABC):

@@ -65,6 +65,13 @@ class Network:
             return self._one(self.unflatten(flat[0]), inputs[0]).unsqueeze(0)
         return self._many(self.unflatten(flat), inputs)
 
+    def aside(self, flat: Tensor, inputs: Tensor) -> Tensor:
+        """The same outputs, but the model's buffers stay as they are, also in training."""
+        if len(flat) > 1:  # models that change buffers are not trained together
+            return self(flat, inputs)
+        buffers = {name: x.clone() for name, x in self.model.named_buffers()}
+        return self._one({**self.unflatten(flat[0]), **buffers}, inputs[0]).unsqueeze(0)
+
     def local(self, mean: Tensor, std: Tensor, inputs: Tensor) -> Tensor:
         """Outputs (rows, m, ...) of weights N(mean, std^2) that are drawn by the local reparameterisation trick."""
         if len(mean) == 1:

@@ -90,7 +90,7 @@ class Sampler(Chains, Stepwise):
         """What moves the weights (rows, p)."""
 
 
-class Sampling(Stepping):
+class Sampling(Stepping, Run):
     """Chains under way. draws: (rows, draws, p), in the order in which they were made."""
 
     training = False

@@ -14,26 +14,27 @@ from torch import Tensor
 from coset.errors import CosetError, DataError
 from coset.inference.augment import augment
 from coset.inference.capture import captured
-from coset.inference.method import Method, Problem, Run
+from coset.inference.method import Course, Problem
 from coset.inference.optimizers import Optimizer
 from coset.solutions.likelihood import Classification
 
 
-class Stepwise(Method):
-    """A method that goes through minibatches. Its objective is per training example, so rates carry over.
+class Stepwise:
+    """Settings of what goes through minibatches. Its objective is per training example, so rates carry over.
 
     batch_size: an epoch leaves out the examples that do not fill a batch, other ones each time. augment: shift and
     mirror images. precision: bfloat16 runs the model, not the parameters, in 16 bits; tf32 rounds the factors of
     matrix products on CUDA. compile: let torch compile the model, which pays in long runs of convolutional networks.
     """
 
+    epochs: int
     batch_size: int
     augment: bool = False
     compile: bool = False
     precision: Literal["float32", "tf32", "bfloat16"]
 
 
-def check_choices(settings: Method) -> None:
+def check_choices(settings: object) -> None:
     """Refuse a word that is none of those its field allows."""
     for name, hint in get_type_hints(type(settings)).items():
         choices = get_args(hint)
@@ -42,7 +43,7 @@ def check_choices(settings: Method) -> None:
             raise CosetError(f"{type(settings).__name__}: {name} must be {' or '.join(choices)}, not {given!r}.")
 
 
-def check_positive(settings: Method, *names: str) -> None:
+def check_positive(settings: object, *names: str) -> None:
     """Refuse a number that is not positive and finite; None is no number."""
     for name in names:
         value = getattr(settings, name)
@@ -50,7 +51,7 @@ def check_positive(settings: Method, *names: str) -> None:
             raise CosetError(f"{type(settings).__name__}: {name} must be positive and finite, not {value!r}.")
 
 
-class Stepping(Run):
+class Stepping(Course):
     """A run that takes a step for each minibatch, along the gradient of an objective."""
 
     training: ClassVar[bool] = True  # the mode that the model is in

@@ -11,13 +11,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coset.inference.descent import Descending, Descent
-from coset.inference.method import Problem, Run
+from coset.inference.method import Method, Problem, Run
 from coset.inference.stepping import check_positive
 from coset.solutions import Gaussian, Solution
 
 
 @dataclass(frozen=True)
-class VI(Descent):
+class VI(Descent, Method):
     """Maximise the evidence lower bound of q = N(m, s^2) under the prior N(0, v), tempered:
 
         E_q[sum_i log p(y_i | x_i, w) + log N(w; 0, v)] + T H(q)
@@ -48,7 +48,7 @@ class VI(Descent):
         return Variational(self, problem)
 
 
-class Variational(Descending):
+class Variational(Descending, Run):
     """The means m and r with s = log(1 + e^r), each (rows, p)."""
 
     def __init__(self, settings: VI, problem: Problem) -> None:

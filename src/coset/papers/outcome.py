@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -41,3 +41,11 @@ class Exhibit:
     title: str
     compute: Callable[[Settings], Outcome]
     draw: Callable[[Any], Figure]
+
+
+def noted_once(claims: Sequence[Claim]) -> tuple[Claim, ...]:
+    """The claims, with a note that several share on the first of them only."""
+    firsts: dict[str, int] = {}
+    for k, claim in enumerate(claims):
+        firsts.setdefault(claim.note, k)
+    return tuple(claim if firsts[claim.note] == k else replace(claim, note="") for k, claim in enumerate(claims))

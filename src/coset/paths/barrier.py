@@ -15,12 +15,15 @@ from torch import nn
 from coset.data import Data, as_split
 from coset.errors import CosetError
 from coset.paths.repair import recompute_norms
-from coset.solutions import Solution, metrics
+from coset.solutions import Dirac, Solution, metrics
 from coset.solutions.device import resolve
+from coset.solutions.evaluate import attacked, one_network
 from coset.solutions.predictive import BATCH, Influence, Prepare, predictive, seed_from
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+    from coset.inference.attack import PGD
 
 Path = Callable[[float], Solution]
 
@@ -97,6 +100,7 @@ def barrier(
     generator: torch.Generator | None = None,
     device: str | torch.device | None = None,
     progress: Callable[[int, int], None] | None = None,
+    attack: PGD | None = None,
 ) -> Barrier:
     """Evaluate `path` at equally spaced points: loss(t) = -mean_i log E_{w ~ path(t)}[p(y_i | x_i, w)].
 
@@ -104,6 +108,9 @@ def barrier(
     returns, and the solutions have noise. Random states are drawn with the same noise at every point, so that the
     curve is smooth. `repair` is data on which the statistics of norms are recomputed at each state that is
     evaluated. `progress` is called with the points done and their number.
+
+    With an attack, for which every point must be a Dirac, the inputs are those that it finds for that very state,
+    after repair; its random starts are the same at every point.
     """
     if points < 2:
         raise CosetError(f"A barrier needs both ends of the path, so {points} points are too few.")
@@ -114,16 +121,20 @@ def barrier(
     ts = tuple(k / (points - 1) for k in range(points))
     losses, accuracies, errors, influences = [], [], [], []
     for done, t in enumerate(ts, 1):
+        point, faced, noise = path(t), split, torch.Generator().manual_seed(seed)
+        if attack is not None:
+            point = _prepared(one_network(point).to(where), model, prepare)
+            faced = attacked(point, attack, model, split, batch_size, noise, where)
         found = predictive(
-            path(t),
+            point,
             model,
-            split.inputs,
-            split.targets,
+            faced.inputs,
+            faced.targets,
             samples,
             batch_size=batch_size,
-            generator=torch.Generator().manual_seed(seed),
+            generator=noise,
             device=where,
-            prepare=prepare,
+            prepare=prepare if attack is None else None,
         )
         losses.append(found.loss)
         if found.log_probs is not None:
@@ -136,6 +147,10 @@ def barrier(
     known = len(errors) == points
     measured = Barrier(ts, tuple(losses), tuple(accuracies) or None, tuple(errors) if known else None)
     return dataclasses.replace(measured, height_error=_height_error(measured, influences)) if known else measured
+
+
+def _prepared(q: Dirac, model: nn.Module, prepare: Prepare | None) -> Dirac:
+    return q if prepare is None else Dirac(prepare(model, q.state), q.noise)
 
 
 def _height_error(measured: Barrier, influences: list[Influence]) -> float | None:

@@ -1,4 +1,4 @@
-"""The posterior on the plane through three networks."""
+"""The posterior, the loss and the accuracy on the plane through three networks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import nn
@@ -15,10 +15,10 @@ from coset import state as states
 from coset.checks import State, check, is_coordinate
 from coset.data import Data, as_split
 from coset.errors import CosetError, ModelError
-from coset.paths.barrier import repairer
+from coset.paths.barrier import Path, repairer
 from coset.solutions import Solution
 from coset.solutions.device import resolve
-from coset.solutions.likelihood import likelihood_of
+from coset.solutions.likelihood import Classification, likelihood_of
 from coset.solutions.load import with_order
 from coset.solutions.outputs import outputs, together
 from coset.solutions.predictive import BATCH, evaluating
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Grid = tuple[tuple[float, ...], ...]
+What = Literal["posterior", "loss", "accuracy"]
+# How many points of a path are shown.
+TRACK = 25
 # Points are on one line if the third is no further from it than this much of its distance to the first.
 COLLINEAR = 1e-5
 
@@ -36,7 +39,8 @@ class Plane:
     """Log-likelihood and log-prior on a grid, log_likelihood[i][j] at (x[j], y[i]), summed over so many examples.
 
     x, y: coordinates along orthonormal axes, so distances are those of the parameters; points: the coordinates of the
-    three networks, the first at (0, 0) and the second at (distance, 0); log_prior: None if no prior was given.
+    three networks, the first at (0, 0) and the second at (distance, 0); log_prior: None if no prior was given;
+    accuracy: the share of targets that were hit, None for regression; track: the coordinates of the points of a path.
     """
 
     x: tuple[float, ...]
@@ -45,6 +49,13 @@ class Plane:
     log_likelihood: Grid
     log_prior: Grid | None
     examples: int
+    accuracy: Grid | None = None
+    track: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def loss(self) -> Grid:
+        """-log_likelihood / examples, in nats."""
+        return tuple(tuple(-value / self.examples for value in row) for row in self.log_likelihood)
 
     @property
     def log_posterior(self) -> Grid | None:
@@ -54,12 +65,16 @@ class Plane:
         rows = zip(self.log_likelihood, self.log_prior, strict=True)
         return tuple(tuple(f + p for f, p in zip(*row, strict=True)) for row in rows)
 
-    def plot(self, labels: Sequence[str] = ("a", "b", "c")) -> Figure:
-        """Contours of the log-likelihood, and of prior and posterior if there is a prior, with the three points."""
+    def plot(self, labels: Sequence[str] = ("a", "b", "c"), what: What = "posterior") -> Figure:
+        """Contours with the three points and the track.
+
+        what
+            "posterior": the log-likelihood, and also prior and posterior if there is a prior; "loss" or "accuracy"
+        """
         # Here, since a picture is the only thing for which a plane needs matplotlib.
         from coset.report.plane import contours
 
-        return contours(self, labels)
+        return contours(self, labels, what=what)
 
     def to_json(self) -> str:
         """All numbers as one JSON object; what is not finite is null, since JSON has no infinity."""
@@ -75,6 +90,9 @@ class Plane:
             "log_prior": finite(self.log_prior),
             "log_posterior": finite(self.log_posterior),
             "examples": self.examples,
+            "loss": finite(self.loss),
+            "accuracy": finite(self.accuracy),
+            "track": self.track,
         }
         return json.dumps(record, allow_nan=False)
 
@@ -89,6 +107,7 @@ def plane(
     margin: float = 0.25,
     prior_variance: float | None = None,
     *,
+    path: Path | None = None,
     repair: Data | None = None,
     batch_size: int = BATCH,
     device: str | torch.device | None = None,
@@ -96,11 +115,14 @@ def plane(
 ) -> Plane:
     """log p(data | w) and log N(w; 0, prior_variance I) for w on the plane through three means (rossi2023 Fig. 6, A16).
 
+    The same grid has the loss, and the accuracy for classes (tatro2020 Fig. 3, 5, 7).
+
     The axes are those of Gram and Schmidt for b - a and c - a, with the parameters of the model as coordinates; other
     tensors, as the statistics of norms, follow. The grid has points x points places; it is wider than the triangle by
     `margin` times its longer side, on each side. Values as targets have the noise of `a` everywhere, so that all
-    places are judged alike. `repair` is data on which the statistics of norms are recomputed at each place.
-    `progress` is called with the places done and their number.
+    places are judged alike. The points of `path` are projected on the axes, which is exact for a quadratic Bezier curve
+    on the plane of its ends and its control point; the grid is wide enough to hold them. `repair` is data on which the
+    statistics of norms are recomputed at each place. `progress` is called with the places done and their number.
     """
     _check_options(points, margin, prior_variance)
     first, second, third = (with_order(q) for q in (a, b, c))
@@ -110,12 +132,13 @@ def plane(
     for q, name in ((second, "the second network"), (third, "the third network")):
         corners.append(states.to(check(q.mean, like=first.mean, where=name), where))
     frame = _frame(model, corners)
-    x, y = _axes(frame.points, points, margin)
+    track = () if path is None else _track(frame, path, first.mean)
+    x, y = _axes([*frame.points, *track], points, margin)
     places = [(one, other) for other in y for one in x]
     likelihood = likelihood_of(split.targets)
     likelihood.check_noise(first.noise)
     prepare = repairer(repair, batch_size, where)
-    total = torch.zeros(len(places), dtype=torch.float64, device=where)
+    total, hits = torch.zeros(2, len(places), dtype=torch.float64, device=where)
     with evaluating(model, where) as ready:
         given = (prepare(ready, state) if prepare else state for state in frame.states(places))
         at_once = together(ready, where)
@@ -126,6 +149,8 @@ def plane(
                 likelihood.check(out[0], split.targets)
             found = likelihood.log_prob(out, split.targets[examples], first.noise)
             total[rows] += found.flatten(1).sum(1, dtype=torch.float64)
+            if isinstance(likelihood, Classification):
+                hits[rows] += (out.argmax(-1) == split.targets[examples]).flatten(1).sum(1)
             if progress is not None and examples.stop == len(split):
                 progress(rows.stop, len(places))
     if bool(total.isnan().any()):
@@ -136,18 +161,23 @@ def plane(
     prior = None
     if prior_variance is not None:
         prior = _grid([frame.log_prior(place, prior_variance) for place in places], points)
-    return Plane(x, y, frame.points, _grid(total.tolist(), points), prior, len(split))
+    accuracy = None
+    if isinstance(likelihood, Classification):
+        accuracy = _grid((hits / split.targets.numel()).tolist(), points)
+    return Plane(x, y, frame.points, _grid(total.tolist(), points), prior, len(split), accuracy, track)
 
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
     """w = origin + alpha (b - a) + beta (c - a); points: the coordinates of a, b and c on the orthonormal axes.
 
+    axes: directions of x and y over the parameters alone, of lengths points[1][0] and points[2][1];
     norms: |w|^2 at (x, y) is norms[0] + 2 x norms[1] + 2 y norms[2] + x^2 + y^2, over `size` parameters.
     """
 
     origin: State
     moves: tuple[State, State]
+    axes: tuple[State, State]
     points: tuple[tuple[float, float], ...]
     norms: tuple[float, float, float]
     size: int
@@ -163,6 +193,13 @@ class _Frame:
                 name: (z + alpha * first[name] + beta * second[name]).to(z.dtype) if name in first else z
                 for name, z in self.origin.items()
             }
+
+    def place(self, state: State) -> tuple[float, float]:
+        """The coordinates of the place nearest to a state."""
+        along, across = self.axes
+        step = {name: state[name].to(z.device) - self.origin[name] for name, z in along.items()}
+        _, (length, _), (_, height) = self.points
+        return float(states.inner(step, along)) / length, float(states.inner(step, across)) / height
 
     def log_prior(self, place: tuple[float, float], variance: float) -> float:
         """log N(w; 0, variance I)."""
@@ -188,7 +225,15 @@ def _frame(model: nn.Module, corners: list[State]) -> _Frame:
     norms = float(states.inner(a, a)), float(states.inner(a, u)) / length, float(states.inner(a, across)) / height
     points = (0.0, 0.0), (length, 0.0), (shift, height)
     moves = _difference(corners[1], corners[0]), _difference(corners[2], corners[0])
-    return _Frame(corners[0], moves, points, norms, sum(z.numel() for z in a.values()))
+    return _Frame(corners[0], moves, (u, across), points, norms, sum(z.numel() for z in a.values()))
+
+
+def _track(frame: _Frame, path: Path, like: State) -> tuple[tuple[float, float], ...]:
+    """The coordinates of equally spaced points of a path."""
+    found = []
+    for t in (k / (TRACK - 1) for k in range(TRACK)):
+        found.append(frame.place(check(with_order(path(t)).mean, like=like, where=f"the path at t = {t:.3g}")))
+    return tuple(found)
 
 
 def _difference(q: State, origin: State) -> State:

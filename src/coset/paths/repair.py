@@ -43,7 +43,7 @@ def recompute_norms(
     net, home = _copy(model, state, device)
     aliases = tied_names(model)
     tensors = {aliases[name]: x.to(home, copy=True) for name, x in states.untie(model, state).items()}
-    norms = _running(net)
+    norms = running_norms(net)
     for name, norm in norms.items():
         norm.train()
         # The first of a cumulative average takes the place of what was there.
@@ -78,7 +78,7 @@ def repair(
     Corrected are linear and convolutional layers with units that `sym` can move, if they have a bias to take the
     shift and share no tensor with others. A network with running statistics gets `recompute_norms` instead.
     """
-    if _running(model):
+    if running_norms(model):
         return recompute_norms(model, state, data, batch_size, device)
     net, home = _copy(model, state, device)
     layers = _hidden(net, sym)
@@ -114,7 +114,7 @@ def _batches(data: Data, batch_size: int, home: torch.device) -> Iterator[Tensor
     return (inputs[rows].to(home) for rows in order.tensor_split(-(-len(order) // batch_size)))
 
 
-def _running(model: nn.Module) -> dict[str, _NormBase]:
+def running_norms(model: nn.Module) -> dict[str, _NormBase]:
     """The norms with running statistics."""
     norms = {name: module for name, module in model.named_modules() if isinstance(module, _NormBase)}
     return {name: norm for name, norm in norms.items() if norm.running_mean is not None}

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 
 from coset.checks import State
-from coset.data import Data, as_split
+from coset.data import Data, Split, as_split
+from coset.errors import CosetError
 from coset.solutions import metrics
+from coset.solutions.dirac import Dirac
 from coset.solutions.load import as_solution
 from coset.solutions.predictive import BATCH, predictive
 from coset.solutions.solution import Solution
+
+if TYPE_CHECKING:
+    from coset.inference.attack import PGD
 
 
 @dataclass(frozen=True)
@@ -43,14 +49,18 @@ def evaluate(
     batch_size: int = BATCH,
     generator: torch.Generator | None = None,
     device: str | torch.device | None = None,
+    attack: PGD | None = None,
 ) -> Evaluation:
     """Measure predictions against the targets, classes as by `coset.predict` or values as by `coset.moments`.
 
     Values need a solution with noise: log p(y | x) = log mean_s N(y; model(x; w_s), noise^2) with w_s ~ q.
+    With an attack, which is on a Dirac, predictions are for the inputs that it finds.
     """
-    split = as_split(data)
+    given, split = as_solution(q), as_split(data)
+    if attack is not None:
+        split = attacked(one_network(given), attack, model, split, batch_size, generator, device)
     found = predictive(
-        as_solution(q),
+        given,
         model,
         split.inputs,
         split.targets,
@@ -70,3 +80,27 @@ def evaluate(
         rmse=None if mean is None else metrics.rmse(mean, targets.to(mean.device)),
         spread=found.spread,
     )
+
+
+def one_network(q: Solution) -> Dirac:
+    """`q` itself, refused unless it is a Dirac: an attack follows the gradient of one network."""
+    if isinstance(q, Dirac):
+        return q
+    raise CosetError(
+        f"An attack is on one network, but this solution is a {type(q).__name__}: give a Dirac, such as "
+        "coset.Dirac(q.mean)."
+    )
+
+
+def attacked(
+    q: Dirac,
+    attack: PGD,
+    model: nn.Module,
+    split: Split,
+    batch_size: int,
+    generator: torch.Generator | None,
+    device: str | torch.device | None,
+) -> Split:
+    """The examples with inputs that the attack on `q` finds."""
+    inputs = attack.on(model, q.state, split.inputs, split.targets, batch_size, generator, device)
+    return Split(inputs, split.targets)

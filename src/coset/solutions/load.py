@@ -7,12 +7,14 @@ from pathlib import Path
 import torch
 
 from coset.checkpoint import load_state, open_state
-from coset.checks import State
+from coset.checks import State, check
 from coset.errors import StateError
 from coset.solutions.dirac import Dirac
 from coset.solutions.kinds import KINDS
 from coset.solutions.solution import METADATA, Solution
 from coset.solutions.symmetrized import Symmetrized
+
+CURVE = "coset.curve"  # the name under which coset.paths.curve says what a file holds
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
@@ -21,10 +23,11 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
     Reads whatever `coset.checkpoint.load_state` reads.
     """
     path = Path(path)
+    refuse_curve(path)
     text = open_state(path).metadata.get(METADATA) if path.suffix == ".safetensors" else None
     tensors = load_state(path, device)
     if text is None:
-        return Dirac(tensors)
+        return Dirac(check(tensors, where=str(path)))
     try:
         description = json.loads(text)
         kind = KINDS[description["kind"]]
@@ -33,6 +36,15 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
         raise StateError(
             f"{path} holds a solution that cannot be read ({error!r}): it was written by another version, or changed."
         ) from error
+
+
+def refuse_curve(path: Path) -> None:
+    """Refuse a curve where one network is wanted: its control points would pass for one with strange names."""
+    if path.suffix == ".safetensors" and path.is_file() and CURVE in open_state(path).metadata:
+        raise StateError(
+            f"{path} holds a curve and not one network: measure it with `coset barrier {path}`, or take a point of "
+            "coset.load_curve."
+        )
 
 
 def as_solution(given: State | Solution) -> Solution:

@@ -9,14 +9,14 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from coset.papers.drawing import legend, panels, style
-from coset.papers.outcome import Claim, Outcome
+from coset.papers.outcome import Claim, Outcome, noted_once
 from coset.papers.rossi2023.curves_draw import ALIGNED, NAIVE, both, curve
 from coset.papers.rossi2023.measure import ALIGNED as BY_WASSERSTEIN
 from coset.papers.rossi2023.measure import NAIVE as NOT_MOVED
 from coset.papers.rossi2023.measure import barriers
 from coset.papers.rossi2023.networks import PUBLISHED, SIZES, measure_of, mlp, resnet
 from coset.papers.rossi2023.study import COMPARED, Study
-from coset.papers.rossi2023.verdicts import SHARE, TOO_SMALL, ZERO, nearly_zero, noted_once, noticeable, written
+from coset.papers.rossi2023.verdicts import SHARE, TOO_SMALL, ZERO, nearly_zero, noticeable, written
 from coset.papers.settings import Settings
 from coset.paths import mixture
 from coset.report.palette import HUES

@@ -9,14 +9,14 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from coset.papers.drawing import legend, panels, style
-from coset.papers.outcome import Claim, Outcome
+from coset.papers.outcome import Claim, Outcome, noted_once
 from coset.papers.rossi2023.curves_draw import ALIGNED, LINES, NAIVE, settings_axis, trend
 from coset.papers.rossi2023.measure import ALIGNED as BEST
 from coset.papers.rossi2023.measure import NAIVE as NOT_MOVED
 from coset.papers.rossi2023.measure import barriers, heights, mean
 from coset.papers.rossi2023.networks import SIZES, mlp, resnet
 from coset.papers.rossi2023.study import Study
-from coset.papers.rossi2023.verdicts import TOO_SMALL, ZERO, falls, noted_once, written
+from coset.papers.rossi2023.verdicts import TOO_SMALL, ZERO, falls, written
 from coset.papers.rossi2023.widths import BY_PAIRS, ONE_PAIR, REPLICAS, quick
 from coset.papers.settings import Settings
 

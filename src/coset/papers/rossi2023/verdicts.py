@@ -8,11 +8,8 @@ mean over pairs of networks. A single pair has no such error, and then there is 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from coset.papers.outcome import Claim
 from coset.papers.rossi2023.measure import heights, mean
 
 ZERO, SHARE, ERRORS = 0.05, 0.1, 2.0
@@ -61,11 +58,3 @@ def written(rows: list[dict[str, Any]], split: str) -> str:
     found = heights(rows, split)
     error = standard_error(found) if len(found) > 1 else rows[0][split]["height_error"]
     return f"{mean(found):.3f}" if error is None else f"{mean(found):.3f} ± {error:.3f}"
-
-
-def noted_once(claims: Sequence[Claim]) -> tuple[Claim, ...]:
-    """The claims, with a note that several share on the first of them only."""
-    firsts: dict[str, int] = {}
-    for k, claim in enumerate(claims):
-        firsts.setdefault(claim.note, k)
-    return tuple(claim if firsts[claim.note] == k else replace(claim, note="") for k, claim in enumerate(claims))

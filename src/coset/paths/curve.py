@@ -1,0 +1,121 @@
+"""Curves through model space: mixtures of control points by functions of t."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from coset import state as states
+from coset.checkpoint import load_state, open_state, save_state
+from coset.checks import State, check
+from coset.errors import CosetError, StateError
+from coset.solutions import Dirac, Gaussian, Solution
+from coset.solutions.convert import as_gaussian
+from coset.solutions.load import with_order
+from coset.solutions.ties import owners, tie
+
+METADATA = "coset.curve"  # under this name a file says which curve it holds
+
+
+class Curve(ABC):
+    """t -> sum_k B_k(t) theta_k for control points theta_0 ... theta_n, of which the first and the last are the ends.
+
+    The functions B_k sum to one, and sum_k B_k(t) k / n = t, so that control points at equal distances on a line make
+    the line at constant speed. Between Gaussians the means mix like this, and the standard deviations s_k as
+    prod_k s_k^B_k(t), which is positive wherever all of them are; the noise mixes like the means.
+
+    Statistics of norms mix like weights, which is right at the ends only: recompute them at every point that is
+    evaluated, as `barrier(..., repair=data)` does.
+    """
+
+    kind: ClassVar[str]
+
+    def __init__(self, *points: State | Solution) -> None:
+        """Two control points or more, states, Diracs or Gaussians; a curve with a Gaussian has Gaussians only."""
+        if len(points) < 2:
+            raise CosetError(f"A {type(self).__name__} needs two ends, so {len(points)} control points are too few.")
+        given = [with_order(point) for point in points]
+        for k, q in enumerate(given[1:], 1):
+            check(q.mean, like=given[0].mean, where=f"control point {k}")
+        if len({q.noise is None for q in given}) > 1:
+            raise CosetError("A curve needs the noise of all control points or of none, and only some have it.")
+        kinds = [plain(q) for q in given]
+        random = any(isinstance(q, Gaussian) for q in kinds)
+        self.points: tuple[Dirac | Gaussian, ...] = tuple(as_gaussian(q) if random else q for q in kinds)
+
+    @staticmethod
+    @abstractmethod
+    def basis(t: Tensor, n: int) -> Tensor:
+        """B_0 ... B_n at t (...), as (..., n + 1); without constants that would have to be sent to a device."""
+
+    def __call__(self, t: float) -> Solution:
+        weights = self.basis(torch.tensor(t, dtype=torch.float64), len(self.points) - 1)
+        tied = owners(self.points[0].mean)
+        mean = tie(_mixed([q.mean for q in self.points], weights), tied)
+        noises = [q.noise for q in self.points if q.noise is not None]
+        noise = float(weights @ torch.tensor(noises, dtype=torch.float64)) if noises else None
+        deviations = [q.std for q in self.points if isinstance(q, Gaussian)]
+        if not deviations:
+            return Dirac(mean, noise)
+        std = {name: _product([s[name] for s in deviations], weights) for name in deviations[0]}
+        return Gaussian(mean, std, noise)
+
+    def save(self, path: str | Path) -> None:
+        """Write a `.safetensors` file, atomically; `load_curve` reads it."""
+        packed = [q.pack() for q in self.points]
+        tensors = {f"{k}.{name}": x for k, (_, part) in enumerate(packed) for name, x in part.items()}
+        description = {"kind": self.kind, "points": [own for own, _ in packed], "owners": owners(tensors)}
+        save_state(tensors, path, {METADATA: json.dumps(description)})
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.points)} control points, {self.points[0]!r})"
+
+
+def is_curve(path: str | Path) -> bool:
+    """Whether a file holds a curve, and not a single network."""
+    path = Path(path)
+    return path.suffix == ".safetensors" and path.is_file() and METADATA in open_state(path).metadata
+
+
+def read(path: str | Path, device: str | torch.device) -> tuple[str, list[tuple[dict[str, Any], dict[str, Tensor]]]]:
+    """The kind of a saved curve, and its control points as `Solution.unpack` takes them."""
+    path = Path(path)
+    text = open_state(path).metadata.get(METADATA) if path.suffix == ".safetensors" else None
+    if text is None:
+        raise StateError(f"{path} holds no curve: `Curve.save` and `coset curve` write such files.")
+    tensors = load_state(path, device)
+    try:
+        description = json.loads(text)
+        tied = {name: tensors[owner] for name, owner in description["owners"].items()}
+        parts = [
+            (own, {name.partition(".")[2]: x for name, x in tied.items() if name.partition(".")[0] == str(k)})
+            for k, own in enumerate(description["points"])
+        ]
+        return str(description["kind"]), parts
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise StateError(
+            f"{path} holds a curve that cannot be read ({error!r}): it was written by another version, or changed."
+        ) from error
+
+
+def plain(q: Solution) -> Dirac | Gaussian:
+    """The solution, refused if it is of a kind that no curve goes through."""
+    if not isinstance(q, Dirac | Gaussian):
+        raise CosetError(f"A curve goes through Diracs or Gaussians, not through a {type(q).__name__}.")
+    return q
+
+
+def _mixed(points: list[dict[str, Tensor]], weights: Tensor) -> dict[str, Tensor]:
+    return states.mean(states.stack(points), weights)
+
+
+def _product(deviations: list[Tensor], weights: Tensor) -> Tensor:
+    """prod_k s_k^w_k, where 0^0 = 1."""
+    wide = torch.stack([s.double() for s in deviations])
+    powers = wide ** weights.to(wide.device).reshape(-1, *[1] * (wide.ndim - 1))
+    return powers.prod(0).to(deviations[0].dtype)
