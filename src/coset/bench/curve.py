@@ -1,0 +1,303 @@
+"""How fast is learning a curve? coset beside ordinary training, and beside curve layers in eager torch.
+
+The images are noise: a step takes as long. On CUDA if there is one, else on one thread of the CPU.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.flop_counter import FlopCounterMode
+
+from coset import state, zoo
+from coset.bench import process
+from coset.bench.curve_layers import CurveNet
+from coset.bench.result import Result, machine
+from coset.curves import Connect, find_curve
+from coset.data import Split
+from coset.inference import MAP, PGD, Adversarial, Epoch, Method, capture, fit
+from coset.inference.initialise import fresh
+from coset.inference.stepping import matmul_precision
+
+LIMIT = 600.0  # seconds for one row
+BATCH = 128
+STEPS = {"cuda": 40, "cpu": 4}  # of an epoch
+EPOCHS = 6  # of which the first, with warm-up and capture, is not counted
+RATE, MOMENTUM, DECAY = 0.01, 0.9, 5e-4
+ATTACK = PGD(steps=7, low=None, high=None)
+# The interpolation reads both ends and the control point and writes the weights; backwards it reads a gradient and
+# writes one. Each number has four bytes.
+BYTES = 4 * (3 + 1 + 1 + 1)
+NOTES = (
+    "Batches of 128 in float32, SGD with momentum and weight decay; the fastest epoch but the first, in CPU seconds on "
+    "a CPU. A curve is a quadratic Bezier curve with fixed ends, seen at one t a step; attacks are PGD of seven steps.",
+    "coset: MAP, Adversarial and find_curve. On CUDA their steps are captured, unless the note says why not.",
+    "eager torch: the module and torch.optim.SGD; for a curve, layers that hold three sets of weights and mix them in "
+    "each call, as in Garipov et al. (2018).",
+    "of training: over coset's training step, attacked or not as this one. times coset: over coset's step of the task.",
+    "arithmetic: GFLOP of the network at the speed of a large matrix product, in tf32 on CUDA as convolutions are, "
+    "over the step. interpolation: 24 bytes a parameter at the speed of a large copy, over the step.",
+    "peak MiB: what torch allocated on CUDA; else all of the process of a row, of which some 300 are torch itself.",
+)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network, the shape of an input, and the devices it is measured on."""
+
+    model: str
+    shape: tuple[int, ...]
+    devices: tuple[str, ...]
+
+
+CASES = {
+    "MLP 784-512x3-10": Case("mlp:784-512-512-512-10", (784,), ("cpu",)),
+    "TinyTen": Case("tinyten", (3, 32, 32), ("cpu", "cuda")),
+    "ResNet32": Case("resnet32", (3, 32, 32), ("cuda",)),
+    "GoogLeNet": Case("googlenet", (3, 32, 32), ("cuda",)),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a step learns, a network or a curve, and what happens to its inputs before."""
+
+    curve: bool
+    attack: PGD | None
+
+
+TASKS = {
+    "training": Task(False, None),
+    "curve": Task(True, None),
+    "training, attacked": Task(False, ATTACK),
+    "curve, attacked": Task(True, ATTACK),
+}
+
+
+def run(seed: int, say: Callable[[str], None]) -> Result:
+    """One row for each network, task and tool."""
+    device = _device()
+    bandwidth, speed = copying(device), multiplying(device)
+    rows: list[dict[str, Any]] = []
+    for name, case in CASES.items():
+        if device.type not in case.devices:
+            continue
+        parameters = sum(p.numel() for p in zoo.build(case.model).parameters())
+        for task in TASKS:
+            operations = flop(case, TASKS[task].attack)
+            for tool in TOOLS:
+                say(f"{task} by {tool} on {name}")
+                row = {"network": name, "task": task, "tool": tool} | _measure(tool, name, task, seed)
+                step = row["ms a step"]
+                rows.append(row)
+                row["of training"] = _over(step, _step(rows, name, task.replace("curve", "training"), "coset"))
+                row["times coset"] = _over(step, _step(rows, name, task, "coset"))
+                row["GFLOP"] = operations / 1e9
+                row["arithmetic"] = _over(1e3 * operations / speed, step)
+                if TASKS[task].curve:
+                    row["interpolation"] = _over(1e3 * BYTES * parameters / bandwidth, step)
+    limits = {"copy GB/s": round(bandwidth / 1e9, 1), "product GFLOP/s": round(speed / 1e9, 1)}
+    found = machine("torch") | {"device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu"} | limits
+    return Result("Milliseconds of a step along a curve", rows, NOTES, found)
+
+
+def _measure(tool: str, name: str, task: str, seed: int) -> dict[str, Any]:
+    keys = ("ms a step", "of training", "times coset", "peak MiB", "GFLOP", "arithmetic", "interpolation", "note")
+    empty = dict.fromkeys(keys)
+    arguments: dict[str, Any] = {"tool": tool, "name": name, "task": task, "seed": seed}
+    if torch.cuda.is_available():
+        return {**empty, **measure(**arguments)}  # peak memory is counted by torch, so one process will do
+    try:
+        found, peak = process.call(f"{__name__}:measure", arguments, LIMIT)
+    except process.RunError as error:
+        return {**empty, "note": f"failed: {error}"}
+    return {**empty, **found, "peak MiB": peak}
+
+
+def measure(tool: str, name: str, task: str, seed: int) -> dict[str, Any]:
+    """Milliseconds of a step, why it is not captured where it could be, and on CUDA the peak memory."""
+    device, case = _device(), CASES[name]
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    model = zoo.build(case.model)
+    steps = STEPS[device.type]
+    split = Split(torch.randn(steps * BATCH, *case.shape), torch.randint(10, (steps * BATCH,))).to(device)
+    with _complaints() as heard:
+        seconds = TOOLS[tool](model, split, TASKS[task])
+    found: dict[str, Any] = {"ms a step": 1e3 * seconds / steps, "note": "; ".join(heard) or None}
+    if device.type == "cuda":
+        found["peak MiB"] = torch.cuda.max_memory_allocated() / 2**20
+    return found
+
+
+def by_coset(model: nn.Module, split: Split, task: Task) -> float:
+    """Seconds of the fastest epoch of `find_curve` or `fit`."""
+    device = split.inputs.device
+    ends: list[float] = []
+
+    def note(epoch: Epoch) -> None:
+        ends.append(_now(device))
+
+    if task.curve:
+        settings = Connect("sgd", RATE, MOMENTUM, EPOCHS, BATCH, weight_decay=DECAY, attack=task.attack)
+        first, last = (state.of(fresh(model)) for _ in range(2))
+        find_curve(first, last, model, split, align=False, settings=settings, device=device, progress=note)
+    else:
+        fit(model, split, _training(task.attack), device=device, progress=note)
+    return min(end - start for start, end in pairwise(ends))
+
+
+def _training(attack: PGD | None) -> Method:
+    if attack is None:
+        return MAP("sgd", RATE, MOMENTUM, EPOCHS, BATCH, weight_decay=DECAY)
+    return Adversarial("sgd", RATE, MOMENTUM, EPOCHS, BATCH, weight_decay=DECAY, attack=attack)
+
+
+def by_torch(model: nn.Module, split: Split, task: Task) -> float:
+    """Seconds of the fastest epoch of a loop in eager torch."""
+    device = split.inputs.device
+    step = eager(model, task, device)
+    generator = torch.Generator(device).manual_seed(0)
+    ends = []
+    for _ in range(EPOCHS):
+        for inputs, targets in split.minibatches(BATCH, generator, drop_last=True):
+            step(inputs, targets)
+        ends.append(_now(device))
+    return min(end - start for start, end in pairwise(ends))
+
+
+TOOLS: dict[str, Callable[[nn.Module, Split, Task], float]] = {"coset": by_coset, "eager torch": by_torch}
+
+
+def eager(model: nn.Module, task: Task, device: torch.device) -> Callable[[Tensor, Tensor], None]:
+    """A step of the loop that one writes first, (inputs, targets) -> None."""
+    net: nn.Module = CurveNet([fresh(model) for _ in range(3)]) if task.curve else fresh(model)
+    net = net.to(device).train()
+    # The weights on a curve are no parameters of the optimizer, so their decay is a part of the loss.
+    learned = [p for p in net.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(learned, RATE, MOMENTUM, weight_decay=0.0 if task.curve else DECAY)
+
+    def step(inputs: Tensor, targets: Tensor) -> None:
+        point = (torch.rand((), device=device),) if task.curve else ()
+
+        def loss(x: Tensor) -> Tensor:
+            return F.cross_entropy(net(x, *point), targets)
+
+        if task.attack is not None:
+            inputs = _attacked(task.attack, loss, inputs)
+        optimizer.zero_grad()
+        total = loss(inputs)
+        if isinstance(net, CurveNet):
+            total = total + DECAY / 2 * net.squares()
+        torch.autograd.backward(total)
+        optimizer.step()
+
+    return step
+
+
+def _attacked(attack: PGD, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+    x = inputs + attack.epsilon * (2 * torch.rand_like(inputs) - 1)
+    for _ in range(attack.steps):
+        x.requires_grad_()
+        (gradient,) = torch.autograd.grad(loss(x), x)
+        x = x.detach() + attack.step * gradient.sign()
+        x = torch.clamp(x, inputs - attack.epsilon, inputs + attack.epsilon)
+    return x
+
+
+def flop(case: Case, attack: PGD | None) -> int:
+    """Floating-point operations of the convolutions and matrix products of a step, forwards and backwards."""
+    model = zoo.build(case.model)
+    few = torch.randn(2, *case.shape)
+    operations = _counted(model, few)
+    if attack is not None:  # its gradients are those of the inputs only
+        operations += attack.steps * _counted(model.requires_grad_(False), few.requires_grad_())
+    return operations * BATCH // len(few)
+
+
+def _counted(model: nn.Module, inputs: Tensor) -> int:
+    with FlopCounterMode(display=False) as counter:
+        torch.autograd.backward(model(inputs).sum())
+    return int(counter.get_total_flops())
+
+
+def copying(device: torch.device) -> float:
+    """Bytes a second, read and written, of a copy far larger than caches."""
+    source = torch.ones(2**30 if device.type == "cuda" else 2**26, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * source.numel() / _fastest(lambda: target.copy_(source), device)
+
+
+def multiplying(device: torch.device) -> float:
+    """Floating-point operations a second of a matrix product, on CUDA with factors rounded to tf32."""
+    n = 8192 if device.type == "cuda" else 1024
+    a, b = torch.randn(2, n, n, device=device)
+    with matmul_precision("tf32" if device.type == "cuda" else "float32"):
+        return 2 * n**3 / _fastest(lambda: a @ b, device)
+
+
+def _fastest(call: Callable[[], object], device: torch.device) -> float:
+    """Seconds of the fastest of some calls, on one thread of a CPU."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    ends = [_now(device)]
+    for _ in range(10):
+        call()
+        ends.append(_now(device))
+    torch.set_num_threads(threads)
+    return min(end - start for start, end in pairwise(ends))
+
+
+def _now(device: torch.device) -> float:
+    """Seconds once the device has done all it was asked for; of a CPU those of this process, whatever else runs."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()
+
+
+@contextmanager
+def _complaints() -> Iterator[list[str]]:
+    """What is said about steps that could not be captured."""
+    heard: list[str] = []
+
+    class Listener(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            heard.append(record.getMessage())
+
+    listener, level = Listener(), capture.log.level
+    capture.log.addHandler(listener)
+    capture.log.setLevel(logging.INFO)
+    try:
+        yield heard
+    finally:
+        capture.log.removeHandler(listener)
+        capture.log.setLevel(level)
+
+
+def _step(rows: list[dict[str, Any]], name: str, task: str, tool: str) -> float | None:
+    found = (row for row in rows if (row["network"], row["task"], row["tool"]) == (name, task, tool))
+    step: float | None = next(found)["ms a step"]
+    return step
+
+
+def _over(a: float | None, b: float | None) -> float | None:
+    return a / b if a is not None and b is not None else None
+
+
+def _device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
