@@ -10,6 +10,7 @@ from coset.papers.outcome import Exhibit
 PAPERS = {
     "rossi2023": "Rossi, Singh, Hannagan: On permutation symmetries in Bayesian neural network posteriors",
     "gelberg2024": "Gelberg, van der Ouderaa, van der Wilk, Gal: Variational inference failures under model symmetries",
+    "tatro2020": "Tatro, Chen, Das, Melnyk, Sattigeri, Lai: Optimizing mode connectivity via neuron alignment",
 }
 
 

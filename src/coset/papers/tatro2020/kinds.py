@@ -1,0 +1,28 @@
+"""The classes of curves (tatro2020 Sections 3.1 and 4): which image of the second network a curve leads to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coset.alignment import Activations
+
+
+@dataclass(frozen=True)
+class Kind:
+    """align: how the second network is moved first, None if not at all. pam: whether a permutation is then learned."""
+
+    title: str
+    align: Activations | None
+    pam: bool = False
+
+
+UNALIGNED, PAM_UNALIGNED, PAM_ALIGNED, ALIGNED = "unaligned", "pam_unaligned", "pam_aligned", "aligned"
+KINDS = {
+    UNALIGNED: Kind("unaligned", None),
+    PAM_UNALIGNED: Kind("PAM unaligned", None, pam=True),
+    PAM_ALIGNED: Kind("PAM aligned", Activations(), pam=True),
+    ALIGNED: Kind("aligned", Activations()),
+    "pre_l2": Kind("pre-activations, L2", Activations("pre", "l2")),
+    "pre_correlation": Kind("pre-activations, correlation", Activations("pre", "correlation")),
+    "post_l2": Kind("post-activations, L2", Activations("post", "l2")),
+}
