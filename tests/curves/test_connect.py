@@ -59,24 +59,35 @@ def flat(given: dict[str, Tensor]) -> Tensor:
     return torch.cat([x.flatten() for x in given.values()])
 
 
-@pytest.mark.parametrize("reach", [math.inf, 3.0])
-def test_a_step_is_that_of_the_loss_at_a_point_of_the_curve(reach: float) -> None:
+def test_a_step_is_that_of_the_loss_at_a_point_of_the_curve() -> None:
     split = clusters()
     ends = ends_of(Dirac(state(0)), Dirac(state(1)), net(), CPU)
     settings = Connect("sgd", 0.1, epochs=1, batch_size=len(split), weight_decay=0.01, schedule="constant")
     begin = 0.1 * torch.randn(1, 1, 51, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    run = Connecting(settings, problem(ends, split), ends, begin, reach)
+    run = Connecting(settings, problem(ends, split), ends, begin)
     ((loss, accuracy),) = run.epoch()
     t = float(run._times[0])
     assert 0 < t < 1
     control = ((flat(state(0)) + flat(state(1))) / 2 + begin[0, 0]).requires_grad_()
     w = (1 - t) ** 2 * flat(state(0)) + 2 * t * (1 - t) * control + t**2 * flat(state(1))
     by_hand = F.cross_entropy(logits(w, split.inputs), split.targets)
-    # The proximal term has no gradient where the deviation starts.
     (gradient,) = torch.autograd.grad(by_hand + 0.005 * w.square().sum(), control)
     assert loss == pytest.approx(float(by_hand.detach()), rel=1e-6)
     assert accuracy == pytest.approx(float((logits(w, split.inputs).argmax(1) == split.targets).double().mean()))
     assert torch.allclose(run.deviation[0, 0], begin[0, 0] - 0.1 * gradient, atol=1e-9)
+
+
+def test_the_proximal_term_is_half_the_square_over_the_reach() -> None:
+    split = clusters()
+    ends = ends_of(Dirac(state(0)), Dirac(state(1)), net(), CPU)
+    settings = Connect("sgd", 0.1, epochs=1, batch_size=len(split))
+    values = []
+    for reach in (math.inf, 3.0):
+        run = Connecting(settings, problem(ends, split), ends, None, reach)
+        with torch.no_grad():
+            run.deviation.fill_(0.2)
+        values.append(run.objective(split.inputs.unsqueeze(0), split.targets.unsqueeze(0))[0])
+    assert float((values[1] - values[0]).detach()) == pytest.approx(51 * 0.2**2 / (2 * 3.0))
 
 
 def test_the_proximal_term_holds_a_curve_back() -> None:
@@ -93,22 +104,22 @@ def test_the_proximal_term_holds_a_curve_back() -> None:
 
 
 def test_a_step_between_gaussians_is_that_of_the_elbo_along_the_curve() -> None:
-    """One full batch: minus the ELBO over n of the Gaussian at t, with prior variance 1 / (n weight_decay)."""
+    """One step on half of the examples: minus the ELBO over n of the Gaussian at t, with v = 1 / (n weight_decay)."""
     split = clusters()
     n = len(split)
     a, b = gaussian(0), gaussian(1)
     ends = ends_of(a, b, net(), CPU)
-    settings = Connect("sgd", 0.1, epochs=1, batch_size=n, weight_decay=0.02, schedule="constant")
+    settings = Connect("sgd", 0.1, epochs=1, batch_size=n // 2, weight_decay=0.02, schedule="constant")
     given = problem(ends, split)
     run = Connecting(settings, given, ends)
-    order = {name: g.get_state() for name, g in enumerate(given.randomness.generators)}
-    run.epoch()
-    t = float(run._times[0])
+    run.steps = 1  # of the two that an epoch has
+    (generator,) = given.randomness.generators
     again = torch.Generator()
-    again.set_state(order[0])
-    torch.rand(1, generator=again)
-    torch.randperm(1, generator=again)
-    torch.randperm(n, generator=again)
+    again.set_state(generator.get_state())
+    half = slice(0, n // 2)
+    t = 0.3
+    run._times.fill_(t)
+    objective, _, _ = run.objective(split.inputs[half].unsqueeze(0), split.targets[half].unsqueeze(0))
     noise = torch.empty(51, dtype=torch.float64).normal_(generator=again)
     m, r = (torch.zeros(51, dtype=torch.float64, requires_grad=True) for _ in range(2))
     bump = 2 * t * (1 - t)
@@ -117,11 +128,31 @@ def test_a_step_between_gaussians_is_that_of_the_elbo_along_the_curve() -> None:
     v = 1 / (n * 0.02)
     q = torch.distributions.Normal(mean, log_std.exp())
     kl = torch.distributions.kl_divergence(q, torch.distributions.Normal(torch.zeros(51).double(), math.sqrt(v))).sum()
-    loss = F.cross_entropy(logits(mean + log_std.exp() * noise, split.inputs), split.targets)
+    loss = F.cross_entropy(logits(mean + log_std.exp() * noise, split.inputs[half]), split.targets[half])
     by_hand = torch.autograd.grad(loss + kl / n, [m, r])
     assert run.log_deviation is not None
-    assert torch.allclose(run.deviation[0, 0], -0.1 * by_hand[0], atol=1e-9)
-    assert torch.allclose(run.log_deviation[0, 0], -0.1 * by_hand[1], atol=1e-9)
+    found = torch.autograd.grad(objective.sum(), [run.deviation, run.log_deviation])
+    assert torch.allclose(found[0][0, 0], by_hand[0], atol=1e-9)
+    assert torch.allclose(found[1][0, 0], by_hand[1], atol=1e-9)
+
+
+def test_the_noise_of_a_regression_goes_from_one_end_to_the_other() -> None:
+    split = Split(clusters().inputs, clusters().inputs[:, :3].sin())
+    ends = ends_of(Dirac(state(0), 0.2), Dirac(state(1), 0.6), net(), CPU)
+    run = Connecting(Connect(batch_size=len(split), weight_decay=0), problem(ends, split), ends)
+    run._times.fill_(0.25)
+    _, loss, _ = run.objective(split.inputs.unsqueeze(0), split.targets.unsqueeze(0))
+    w = 0.75 * flat(state(0)) + 0.25 * flat(state(1))
+    q = torch.distributions.Normal(logits(w, split.inputs), 0.3)
+    assert float(loss.detach()) == pytest.approx(-float(q.log_prob(split.targets).sum(1).mean()), rel=1e-9)
+    found = Objective(Connect(weight_decay=0), ends.network, split, ends.noise)(ends.mean, {}, torch.zeros(1, 1, 51))
+    expected = 0.0
+    for k in range(TIMES):
+        t = (k + 0.5) / TIMES
+        w = (1 - t) * flat(state(0)) + t * flat(state(1))
+        q = torch.distributions.Normal(logits(w, split.inputs), 0.2 + 0.4 * t)
+        expected -= float(q.log_prob(split.targets).sum(1).mean()) / TIMES
+    assert found == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("curve", "kind"), [("bezier", Bezier), ("chain", Chain)])
@@ -167,7 +198,7 @@ def test_the_objective_is_the_mean_of_the_loss_along_the_curve() -> None:
     ends = ends_of(Dirac(state(0)), Dirac(state(1)), net(), CPU)
     settings = Connect(weight_decay=0.01)
     deviation = 0.2 * torch.randn(1, 1, 51, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    found = Objective(settings, ends.network, split, None)(ends.mean, deviation)
+    found = Objective(settings, ends.network, split, None)(ends.mean, ends.buffers, deviation)
     curve = ends.curve("bezier", deviation[0], None)
     expected = 0.0
     for k in range(TIMES):
@@ -182,7 +213,7 @@ def test_the_objective_uses_the_statistics_of_the_batch_and_changes_nothing() ->
     ends = ends_of(Dirac(dict(model.state_dict())), Dirac(dict(model.state_dict())), model, CPU)
     objective = Objective(Connect(weight_decay=0), ends.network, split, None)
     before = {name: x.clone() for name, x in ends.network.model.named_buffers()}
-    found = [objective(ends.mean, ends.mean.new_zeros(1, 1, ends.mean.shape[1])) for _ in range(2)]
+    found = [objective(ends.mean, ends.buffers, ends.mean.new_zeros(1, 1, ends.mean.shape[1])) for _ in range(2)]
     h = model[0](split.inputs)
     normed = F.batch_norm(h, None, None, model[1].weight, model[1].bias, training=True)
     expected = F.cross_entropy(model[4](normed.relu()), split.targets)
@@ -230,8 +261,10 @@ def test_relaxed_blocks_stay_doubly_stochastic() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"bends": 0}, "one bend or more"),
-        ({"weight_decay": -1.0}, "weight_decay must not be negative"),
+        ({"bends": 0}, "1 to 32 bends"),
+        ({"bends": 70}, "1 to 32 bends"),
+        ({"weight_decay": -1.0}, "weight_decay must be finite and not negative"),
+        ({"weight_decay": math.inf}, "weight_decay must be finite and not negative"),
         ({"noise": 0.1}, "that of its ends"),
         ({"curve": "spline"}, "curve must be bezier or chain"),
         ({"epochs": 0}, "epochs must be positive"),

@@ -215,6 +215,88 @@ def test_control_points_have_the_precision_of_the_model(digits: DataSet, net: nn
     assert not torch.equal(control, control.bfloat16().float())
 
 
+class Masked(nn.Module):
+    """A factor a unit that is no parameter, and is permuted with the units."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read, self.write = nn.Linear(64, 12), nn.Linear(12, 10)
+        self.register_buffer("factor", 0.1 + torch.rand(12, generator=torch.Generator().manual_seed(0)) * 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.write(self.read(x).relu() * self.factor)
+        return out
+
+
+@pytest.mark.parametrize("pam", [False, FEW], ids=["curve", "pam"])
+def test_buffers_that_are_no_statistics_go_along(pam: bool | PAM, digits: DataSet) -> None:
+    """What is minimised is the loss of the very networks on the curve."""
+    model = Masked()
+    a, b = coset.fit(model, digits.train, coset.MAP(epochs=10), replicas=2)
+    seen: list[Epoch] = []
+    still = Connect(epochs=1, rate=1e-12, batch_size=16, weight_decay=0)
+    curve = find_curve(a, b, model, digits.train, pam=pam, settings=still, progress=seen.append)
+    assert not torch.equal(curve(1).mean["factor"], curve(0).mean["factor"])
+    along = barrier(curve, model, digits.train, 25).loss
+    assert seen[-1].loss == pytest.approx(sum(along) / len(along), rel=0.15)
+
+
+def test_pam_moves_frozen_parameters_with_their_units(digits: DataSet, net: nn.Module, ends: list[Solution]) -> None:
+    shared = [{**q.mean, "0.weight": ends[0].mean["0.weight"], "0.bias": ends[0].mean["0.bias"]} for q in ends]
+    frozen = nn.Sequential(nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 10))
+    for p in frozen[0].parameters():
+        p.requires_grad_(False)
+    sym = symmetry(frozen, (digits.train.inputs[:2],))
+    element = sym.random(torch.Generator().manual_seed(0))
+    moved = sym.act(element, shared[1])
+    pam = PAM(epochs=10, rate=1.0)
+    curve = find_curve(shared[0], moved, frozen, digits.train, align=False, pam=pam, settings=SHORT)
+    x = digits.test.inputs[:50]
+    assert torch.allclose(coset.predict(curve(1), net, x), coset.predict(shared[1], net, x), atol=1e-5)
+
+
+def test_a_small_reach_forbids_every_permutation(digits: DataSet, net: nn.Module, ends: list[Solution]) -> None:
+    moved = []
+    for reach in (0.05, 1e9):
+        pam = PAM(epochs=10, rate=1.0, permutation_reach=reach)
+        curve = find_curve(*ends, net, digits.train, align=False, pam=pam, settings=SHORT)
+        moved.append(not torch.equal(curve(1).mean["0.weight"], ends[1].mean["0.weight"]))
+    assert moved == [False, True]
+
+
+def test_pam_with_batch_norm_and_one_example_too_many(digits: DataSet) -> None:
+    model = nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
+    some = Split(digits.train.inputs[:513], digits.train.targets[:513])
+    a, b = coset.fit(model, some, coset.MAP(epochs=2), replicas=2)
+    find_curve(a, b, model, some, pam=PAM(epochs=1, samples=2), settings=Connect(epochs=1))
+
+
+def test_a_folder_knows_the_noise_and_names_of_its_ends(tmp_path: Path) -> None:
+    x = torch.linspace(-1, 1, 40).unsqueeze(1).double()
+    split = Split(x, x.sin())
+    model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)).double()
+    a, b = (Dirac(q.mean, 0.1) for q in coset.fit(model, split, coset.MAP(epochs=2), replicas=2))
+    quick = Connect(epochs=1, batch_size=20)
+    found = find_curve(a, b, model, split, settings=quick, out=tmp_path)
+    shuffled = [Dirac(dict(sorted(q.mean.items(), reverse=True)), 0.1) for q in (a, b)]
+    assert same(find_curve(*shuffled, model, split, settings=quick, out=tmp_path), found)
+    with pytest.raises(CosetError, match="another ends"):
+        find_curve(Dirac(a.mean, 5.0), Dirac(b.mean, 5.0), model, split, settings=quick, out=tmp_path)
+    with pytest.raises(CosetError, match="noise"):
+        find_curve(a.mean, b.mean, model, split, settings=quick)
+
+
+def test_a_model_that_returns_more_in_training_is_refused(digits: DataSet) -> None:
+    class Two(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = super().forward(x)
+            return (out, out) if self.training else out  # type: ignore[return-value]
+
+    model = Two(64, 10)
+    with pytest.raises(CosetError, match="returns a tuple in training"):
+        find_curve(model.state_dict(), model.state_dict(), model, digits.train, align=False, settings=SHORT)
+
+
 def test_files_of_no_run_are_not_taken_for_its_own(
     digits: DataSet, net: nn.Module, ends: list[Solution], tmp_path: Path
 ) -> None:
@@ -234,6 +316,14 @@ def test_wrong_arguments_are_refused(digits: DataSet, net: nn.Module, ends: list
         find_curve(coset.Ensemble([q.mean for q in ends]), ends[1], net, digits.train)
     with pytest.raises(CosetError, match="rate must be positive"):
         PAM(rate=0)
+    with pytest.raises(CosetError, match="permutation_reach must be positive and finite"):
+        PAM(permutation_reach=float("inf"))
+    with pytest.raises(CosetError, match="two Diracs or two Gaussians"):
+        find_curve(ends[0], coset.Gaussian(ends[1].mean, {}), net, digits.train)
+    with pytest.raises(CosetError, match=r"are a coset\.Connect, not a MAP"):
+        find_curve(*ends, net, digits.train, settings=coset.MAP())  # type: ignore[arg-type]
+    with pytest.raises(CosetError, match=r"pam is True, False or a coset\.PAM, not 3"):
+        find_curve(*ends, net, digits.train, pam=3)  # type: ignore[arg-type]
     with pytest.raises(CosetError, match="no permutations"):
         linear = nn.Linear(64, 10)
         a = Dirac(dict(linear.state_dict()))

@@ -173,7 +173,7 @@ def test_a_norm_of_ones_can_be_trained_again(split: Split) -> None:
         ({"rate": float("nan")}, "rate must be positive"),
         ({"epochs": 0}, "epochs must be positive"),
         ({"batch_size": -1}, "batch_size must be positive"),
-        ({"weight_decay": -1.0}, "weight_decay must not be negative"),
+        ({"weight_decay": -1.0}, "weight_decay must be finite and not negative"),
         ({"momentum": 1.0}, "momentum must be in"),
     ],
 )

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from coset.curves.buffers import Buffers, place
 from coset.curves.ends import Ends
 from coset.errors import CosetError
 from coset.inference.attack import PGD, perturb
-from coset.inference.descent import Descending, Descent
+from coset.inference.descent import Descending, Descent, check_decay
 from coset.inference.method import Problem
 from coset.paths import CURVES, Curve
+
+MOST_BENDS = 32  # the coefficients of a polynomial of much higher degree have no digits left
 
 
 @dataclass(frozen=True)
@@ -41,10 +44,9 @@ class Connect(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.bends < 1:
-            raise CosetError(f"Connect: a curve needs one bend or more to be learned, not {self.bends!r}.")
-        if not self.weight_decay >= 0:
-            raise CosetError(f"Connect: weight_decay must not be negative, not {self.weight_decay!r}.")
+        if not 1 <= self.bends <= MOST_BENDS:
+            raise CosetError(f"Connect: a curve can have 1 to {MOST_BENDS} bends, not {self.bends!r}.")
+        check_decay(self, self.weight_decay)
         if self.noise is not None:
             raise CosetError("Connect: the noise of a curve is that of its ends, and cannot be set.")
 
@@ -55,7 +57,7 @@ class Along(Descending):
     def __init__(self, settings: Connect, problem: Problem, ends: Ends, moved: list[Tensor]) -> None:
         """`moved` are the parameters that are learned, each with one row."""
         self.connect = settings
-        self._noises = None if ends.noise is None else torch.tensor(ends.noise, device=problem.device)
+        self._noises = None if ends.noise is None else problem.start.new_tensor(ends.noise)
         super().__init__(settings, problem, moved, learns_noise=False)
         self._times = problem.start.new_zeros(self.steps)
 
@@ -87,8 +89,12 @@ class Along(Descending):
         inner = CURVES[self.connect.curve].basis(t, self.connect.bends + 1)[:, 1:-1]
         return torch.lerp(ends[0], ends[1], t.unsqueeze(1)) + torch.einsum("rb,rbp->rp", inner, deviation)
 
-    def measured(self, weights: Tensor, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """The loss (1,) of the network `weights` (1, p), under attack if there is one, and its outputs."""
+    def measured(self, weights: Tensor, buffers: Buffers, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """The loss (1,) of the network `weights` (1, p), under attack if there is one, and its outputs.
+
+        `buffers` are those of the two ends.
+        """
+        place(self.problem.network.model, buffers, self.time())
         if self.connect.attack is not None:
             fixed = weights.detach()
 
@@ -120,7 +126,7 @@ class Connecting(Along):
     ) -> None:
         """`start`: where the deviations (1, bends, p) begin, on the straight line when None."""
         self._ends, self._reach = ends, reach
-        self._mean, self._log_std = ends.mean, ends.log_std
+        self._mean, self._log_std, self._buffers = ends.mean, ends.log_std, ends.buffers
         size = 1, settings.bends, self._mean.shape[1]
         self._start = self._mean.new_zeros(size) if start is None else start
         self.deviation = self._start.clone()
@@ -138,19 +144,10 @@ class Connecting(Along):
             extra = extra + self.decay(std) - log_std.sum(1) / len(self.problem.split)
         if self._reach < float("inf"):
             extra = extra + (self.deviation - self._start).square().sum((1, 2)) / (2 * self._reach)
-        loss, outputs = self.measured(weights, inputs, targets)
+        loss, outputs = self.measured(weights, self._buffers, inputs, targets)
         return loss + extra, loss, outputs
 
     def curve(self) -> Curve:
         """The curve as it stands."""
         log_std = None if self.log_deviation is None else self.log_deviation[0].detach()
         return self._ends.curve(self.connect.curve, self.deviation[0].detach(), log_std)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "ends": self._mean}
-
-    @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        if not torch.equal(state["ends"], self._mean):
-            raise CosetError("The curve that was under way had other ends: choose another folder.")

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from coset import state as states
 from coset.checks import State, check
+from coset.curves.buffers import Buffers, between
 from coset.errors import CosetError
 from coset.inference.network import Network
 from coset.paths import CURVES, Curve
@@ -35,8 +36,8 @@ class Ends:
                 bool((q.std[name] > 0).all()) for name in self.network.names if name in q.std
             ):
                 raise CosetError(
-                    "A curve between Gaussians needs positive standard deviations: where one is zero there is no "
-                    "logarithm to learn. Freeze that parameter, or give Diracs."
+                    "A curve between Gaussians needs positive standard deviations where they are learned, as it learns "
+                    "their logarithms: give Gaussians that have them, or Diracs."
                 )
 
     @property
@@ -47,6 +48,11 @@ class Ends:
     def log_std(self) -> Tensor | None:
         found = [self.network.flatten(q.std).log() for q in (self.first, self.last) if isinstance(q, Gaussian)]
         return torch.stack(found) if found else None
+
+    @property
+    def buffers(self) -> Buffers:
+        """Those that go along the curve."""
+        return between(self.network.model, self.first.mean, self.last.mean)
 
     @property
     def noise(self) -> tuple[float, float] | None:
@@ -80,10 +86,12 @@ class Ends:
         return tie({name: moved.get(tied[name], x) for name, x in state.items()}, tied)
 
 
-def ends_of(first: Dirac | Gaussian, last: Dirac | Gaussian, model: nn.Module, device: torch.device) -> Ends:
+def ends_of(
+    first: Dirac | Gaussian, last: Dirac | Gaussian, model: nn.Module, device: torch.device, thawed: bool = False
+) -> Ends:
     """The ends on `device`, with a network that holds what is not trained: buffers and frozen parameters of `first`.
 
-    A frozen parameter stays if the ends agree on it; otherwise it is trained, as it has to move.
+    A frozen parameter stays if the ends agree on it; otherwise, or if all are to be `thawed`, it is trained.
     """
     net = copy.deepcopy(model).to(device)
     like = states.of(net)
@@ -95,7 +103,7 @@ def ends_of(first: Dirac | Gaussian, last: Dirac | Gaussian, model: nn.Module, d
     net.load_state_dict(a.mean, strict=False)
     for name, p in net.named_parameters():
         if p.is_floating_point() and not p.requires_grad:
-            p.requires_grad_(not torch.equal(a.mean[name], b.mean[name]))
+            p.requires_grad_(thawed or not torch.equal(a.mean[name], b.mean[name]))
     return Ends(a, b, Network(net))
 
 

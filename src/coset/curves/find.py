@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +13,7 @@ from torch import nn
 
 from coset import state as states
 from coset.alignment import align as match
-from coset.alignment.api import Method
+from coset.alignment.api import METHODS, Method
 from coset.checks import State
 from coset.curves.connect import Connect, Connecting
 from coset.curves.ends import ends_of
@@ -27,6 +29,7 @@ from coset.paths import Curve, load_curve
 from coset.paths.curve import plain
 from coset.solutions import Dirac, Gaussian, Solution, load
 from coset.solutions.device import resolve
+from coset.solutions.likelihood import likelihood_of
 from coset.solutions.load import with_order
 from coset.symmetries import Symmetry, symmetry
 
@@ -63,8 +66,13 @@ def find_curve(
     """
     settings = Connect() if settings is None else settings
     alternating = PAM() if pam is True else pam or None
+    method: Method = "activations" if align is True else align or "auto"
+    _check_options(settings, alternating, method)
     check_run(1, checkpoint_every, seed)
     first, second = plain(with_order(a)), plain(with_order(b))
+    if type(first) is not type(second):
+        kinds = f"a {type(first).__name__} and a {type(second).__name__}"
+        raise CosetError(f"A curve is learned between two Diracs or two Gaussians, not between {kinds}.")
     if alternating is not None and not (isinstance(first, Dirac) and isinstance(second, Dirac)):
         raise CosetError("PAM permutes networks and not Gaussians: give Diracs, or pam=False.")
     where = resolve(device, first.mean)
@@ -72,17 +80,19 @@ def find_curve(
     check_call(model, split, where)
     if settings.attack is not None:
         settings.attack.check(*split)
-    method: Method = "activations" if align is True else align or "auto"
+    for q in (first, second):
+        likelihood_of(split.targets).check_noise(q.noise)
     path = None
     if out is not None:
         given = {
-            "ends": [digest(q.pack()[1].values()) for q in (first, second)],
+            "ends": [_known(q) for q in (first, second)],
             "align": repr(method) if align else None,
             "pam": None if alternating is None else asdict(alternating),
         }
         folder = open_folder(out, settings, seed, model, split, where, **given)
         path = folder.path
         if (path / CURVE).exists() and (path / SETTINGS).exists():
+            _drop_checkpoints(path)
             return load_curve(path / CURVE, where)
         _refuse_strangers(path)
         folder.write_settings()
@@ -102,9 +112,30 @@ def find_curve(
         curve = run.curve()
     if path is not None:
         curve.save(path / CURVE)
-        for checkpoint in path.glob(f"*/{CHECKPOINT}"):
-            checkpoint.unlink()
+        _drop_checkpoints(path)
     return curve
+
+
+def _check_options(settings: Connect, pam: PAM | None, method: Method) -> None:
+    if not isinstance(settings, Connect):
+        raise CosetError(f"The settings of a curve are a coset.Connect, not a {type(settings).__name__}.")
+    if not (pam is None or isinstance(pam, PAM)):
+        raise CosetError(f"pam is True, False or a coset.PAM, not {pam!r}.")
+    if isinstance(method, str) and method not in METHODS:
+        raise CosetError(f"There is no method {method!r}; choose from {', '.join(METHODS)}.")
+
+
+def _known(q: Solution) -> str:
+    """What an end is known by: its numbers, names and noise, in whatever order they are."""
+    description, tensors = q.pack()
+    names = sorted(tensors)
+    words = hashlib.sha256(json.dumps([description, names], sort_keys=True).encode()).hexdigest()[:16]
+    return words + digest(tensors[name] for name in names)
+
+
+def _drop_checkpoints(path: Path) -> None:
+    for checkpoint in path.glob(f"*/{CHECKPOINT}"):
+        checkpoint.unlink()
 
 
 def _refuse_strangers(path: Path) -> None:

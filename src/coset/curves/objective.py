@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from coset.curves.buffers import Buffers, place
 from coset.curves.connect import Connect
 from coset.data import Split
 from coset.inference.attack import perturb
@@ -28,13 +29,17 @@ class Objective:
     def __init__(self, settings: Connect, network: Network, split: Split, noise: tuple[float, float] | None) -> None:
         self._settings, self._network, self._noise = settings, network, noise
         some = split.subset(min(JUDGED, len(split)), torch.Generator().manual_seed(0))
-        self._batches = list(some.minibatches(BATCH, shuffle=False))
+        parts = -(-len(some) // BATCH)  # that differ by one at most: a norm needs more than a few
+        self._batches = list(zip(some.inputs.tensor_split(parts), some.targets.tensor_split(parts), strict=True))
         self._examples = len(some)
         self._likelihood = likelihood_of(split.targets)
 
     @torch.no_grad()
-    def __call__(self, ends: Tensor, deviation: Tensor) -> float:
-        """Of the curve with the ends (2, p) whose inner control points deviate by (1, bends, p) from the line."""
+    def __call__(self, ends: Tensor, buffers: Buffers, deviation: Tensor) -> float:
+        """Of the curve with the ends (2, p) whose inner control points deviate by (1, bends, p) from the line.
+
+        `buffers` are those of the two ends.
+        """
         self._network.model.eval()
         for norm in running_norms(self._network.model).values():
             norm.train()
@@ -42,6 +47,7 @@ class Objective:
         inner = CURVES[self._settings.curve].basis(times, self._settings.bends + 1)[:, 1:-1]
         total = 0.0
         for t, weights in zip(times, inner, strict=True):
+            place(self._network.model, buffers, t.view(1))
             point = torch.lerp(ends[0], ends[1], t) + torch.einsum("b,bp->p", weights, deviation[0])
             total += self._loss(point.unsqueeze(0), float(t)) / TIMES
             total += self._settings.weight_decay / 2 * float(point.square().sum(dtype=torch.float64)) / TIMES

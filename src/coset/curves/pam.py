@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import torch
@@ -13,18 +14,23 @@ from torch import Tensor, nn
 
 from coset.alignment import relaxed
 from coset.assignment import sample_birkhoff
+from coset.curves.buffers import between
 from coset.curves.connect import Connect, Connecting
 from coset.curves.ends import Ends, ends_of
 from coset.curves.objective import Objective
 from coset.curves.relaxing import Relaxing
 from coset.curves.work import Work
 from coset.errors import CosetError
+from coset.inference.stepping import check_positive
 from coset.paths import Curve
 from coset.solutions import Dirac
 from coset.symmetries import Element, Symmetry
 from coset.symmetries.replay import load_element, save_element
 
 log = logging.getLogger(__name__)
+
+ANNEALED = 0.5  # the rates of an iteration, of those before (tatro2020 E.2)
+ROUNDING = 1e-6  # of sums on a device that does not repeat them exactly
 
 
 @dataclass(frozen=True)
@@ -34,7 +40,8 @@ class PAM:
     iterations: of both problems in turn. epochs, rate: of the projected gradient steps over doubly stochastic matrices.
     terms: of the Birkhoff-von Neumann decomposition of what they find. samples: permutations drawn from it.
     permutation_reach, curve_reach: nu_P and nu_phi of Eq. 34, which keep an iterate near the one before; the paper does
-    not give them, and large ones leave the objective alone.
+    not give them, and large ones leave the objective alone. Rates are halved from one iteration to the next. Frozen
+    parameters are learned too, since permutations move them.
     """
 
     iterations: int = 1
@@ -46,9 +53,7 @@ class PAM:
     curve_reach: float = 1e6
 
     def __post_init__(self) -> None:
-        for name in ("iterations", "epochs", "rate", "terms", "samples", "permutation_reach", "curve_reach"):
-            if not getattr(self, name) > 0:
-                raise CosetError(f"PAM: {name} must be positive, not {getattr(self, name)!r}.")
+        check_positive(self, *(field.name for field in fields(self)))
 
 
 class Alternation(NamedTuple):
@@ -70,20 +75,19 @@ def alternate(
     if not sym.groups:
         raise CosetError(f"{type(model).__name__} has no permutations, so PAM has nothing to choose from.")
     element = sym.identity()
-    ends = ends_of(first, second, model, work.device)
+    ends = ends_of(first, second, model, work.device, thawed=True)
     objective = Objective(settings, ends.network, work.split, ends.noise)
     deviation = torch.zeros(1, settings.bends, ends.mean.shape[1], dtype=ends.mean.dtype, device=work.device)
-    found = [objective(ends.mean, deviation)]
+    found = [objective(ends.mean, ends.buffers, deviation)]
     for k in range(pam.iterations):
-        step = _permutation(settings, pam, ends, sym, deviation, objective, work, k)
-        element = step @ element
-        image = second.push(sym, element)
-        ends = ends_of(first, image, model, work.device)
-        found.append(objective(ends.mean, deviation))
+        element = _permutation(settings, pam, ends, sym, deviation, objective, work, k) @ element
+        ends = ends_of(first, second.push(sym, element), model, work.device, thawed=True)
+        found.append(objective(ends.mean, ends.buffers, deviation))
         deviation = _curve(settings, pam, ends, deviation, objective, work, k)
-        found.append(objective(ends.mean, deviation))
+        found.append(objective(ends.mean, ends.buffers, deviation))
         log.info("PAM iteration %d: objective %.6g, %.6g, %.6g", k + 1, *found[-3:])
-        assert found[-1] <= found[-2] <= found[-3], f"the objective of PAM rose: {found}"
+        for before, after in pairwise(found):
+            assert after <= before + ROUNDING * abs(before), f"the objective of PAM rose: {found}"
     return Alternation(ends.curve(settings.curve, deviation[0], None), element, tuple(found))
 
 
@@ -95,7 +99,7 @@ def _permutation(
     kept = None if work.folder is None else work.folder / f"{part}.safetensors"
     if kept is not None and kept.exists():
         return load_element(kept)[1]
-    steps = replace(settings, optimizer="sgd", epochs=pam.epochs, rate=pam.rate)
+    steps = replace(settings, optimizer="sgd", epochs=pam.epochs, rate=pam.rate * ANNEALED**k)
     run = work.learn(
         ends,
         lambda problem: Relaxing(steps, problem, ends, sym, deviation, pam.permutation_reach),
@@ -105,9 +109,10 @@ def _permutation(
     )
     best, least = sym.identity(), math.inf
     for candidate in _candidates(sym, run.blocks(), pam, torch.Generator().manual_seed(work.seed)):
-        image = ends.last.push(sym, candidate.to(work.device))
-        points = torch.stack([ends.mean[0], ends.network.flatten(image.mean)])
-        value = objective(points, deviation) + _moved(sym, candidate) / pam.permutation_reach
+        image = ends.last.push(sym, candidate.to(work.device)).mean
+        points = torch.stack([ends.mean[0], ends.network.flatten(image)])
+        buffers = between(ends.network.model, ends.first.mean, image)
+        value = objective(points, buffers, deviation) + _moved(sym, candidate) / pam.permutation_reach
         if value < least:  # the first one is the identity, which wins if nothing is better
             best, least = candidate, value
     if kept is not None:
@@ -120,16 +125,17 @@ def _curve(
     settings: Connect, pam: PAM, ends: Ends, deviation: Tensor, objective: Objective, work: Work, k: int
 ) -> Tensor:
     """The deviations after another course of learning, or as they were if that did not help."""
+    steps = replace(settings, rate=settings.largest_rate * ANNEALED**k)
     run = work.learn(
         ends,
-        lambda problem: Connecting(settings, problem, ends, deviation, pam.curve_reach),
+        lambda problem: Connecting(steps, problem, ends, deviation, pam.curve_reach),
         settings.epochs,
         f"curve-{k + 1}",
         2 * k + 2,
     )
     learned = run.deviation.detach()
     far = float((learned - deviation).square().sum(dtype=torch.float64)) / (2 * pam.curve_reach)
-    better = objective(ends.mean, learned) + far <= objective(ends.mean, deviation)
+    better = objective(ends.mean, ends.buffers, learned) + far <= objective(ends.mean, ends.buffers, deviation)
     return learned if better else deviation
 
 

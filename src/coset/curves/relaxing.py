@@ -31,6 +31,7 @@ class Relaxing(Along):
         network = problem.network
         self._first, self._deviation, self._reach = ends.mean[0], deviation, reach
         self._second = {name: ends.last.mean[name] for name in network.names}
+        self._buffers = ends.buffers
         self._sym = sym
         identity = sym.identity()
         blocks = {group.name: relaxed.matrix_of(identity, group.name) for group in sym.groups}
@@ -40,11 +41,14 @@ class Relaxing(Along):
         self.optimizer = _Projected(self.optimizer, self.parameters)
 
     def objective(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        mixed = relaxed.act(self._sym, {name: block[0] for name, block in self._blocks.items()}, self._second)
+        blocks = {name: block[0] for name, block in self._blocks.items()}
+        mixed = relaxed.act(self._sym, blocks, self._second)
         second = torch.cat([x.flatten().to(self._first.dtype) for x in mixed.values()])
         weights = self.bent(torch.stack([self._first, second]), self._deviation)
         far = torch.stack([(block - self._same[name]).square().sum() for name, block in self._blocks.items()]).sum()
-        loss, outputs = self.measured(weights, inputs, targets)
+        lasts = relaxed.act(self._sym, blocks, {name: last for name, (_, last) in self._buffers.items()})
+        buffers = {name: (self._buffers[name][0], last.detach()) for name, last in lasts.items()}
+        loss, outputs = self.measured(weights, buffers, inputs, targets)
         return loss + self.decay(weights) + far / (2 * self._reach), loss, outputs
 
     def blocks(self) -> dict[str, Tensor]:

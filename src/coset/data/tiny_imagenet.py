@@ -31,7 +31,7 @@ def tiny_imagenet(*, flatten: bool) -> DataSet:
     inputs take 4.9 GB, the test inputs 0.5 GB, and their pixels 1.4 GB more while loading. Fewer images will do, if
     each class of `wnids.txt` has some and each validation image has a line in `val_annotations.txt`.
     """
-    found = locate.find(f"{FOLDER}/wnids.txt", f"{FOLDER}.zip")
+    found = _found()
     if found is None:
         raise locate.absent(f"{FOLDER}.zip (or {FOLDER}/wnids.txt, unpacked)", "it is not downloaded by itself")
     if found.suffix == ".txt":
@@ -42,6 +42,15 @@ def tiny_imagenet(*, flatten: bool) -> DataSet:
         raise DataError(f"{found} is damaged or only half written ({error}): fetch it again") from error
     with packed:
         return _read(_Archive(found, packed), flatten)
+
+
+def present() -> bool:
+    """Whether its files are there, as far as their names say."""
+    return _found() is not None
+
+
+def _found() -> Path | None:
+    return locate.find(f"{FOLDER}/wnids.txt", f"{FOLDER}.zip")
 
 
 @dataclass(frozen=True)

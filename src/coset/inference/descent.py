@@ -40,11 +40,22 @@ class Descent(Stepwise):
     noise: float | None = None
     compile: bool = False
 
+    @property
+    def largest_rate(self) -> float:
+        """The rate, or the method's own."""
+        return self.RATES[self.optimizer] if self.rate is None else self.rate
+
     def __post_init__(self) -> None:
         check_choices(self)
         check_positive(self, "rate", "epochs", "batch_size", "noise")
         if not 0 <= self.momentum < 1:
             raise CosetError(f"{type(self).__name__}: momentum must be in [0, 1), not {self.momentum!r}.")
+
+
+def check_decay(settings: Descent, decay: float) -> None:
+    """Refuse a weight decay that is none."""
+    if not 0 <= decay < math.inf:
+        raise CosetError(f"{type(settings).__name__}: weight_decay must be finite and not negative, not {decay!r}.")
 
 
 class Descending(Stepping):
@@ -63,6 +74,4 @@ class Descending(Stepping):
         super().__init__(settings, problem, moved, log_noise, optimizer)
 
     def rate(self, step: int, total: int) -> float:
-        settings = self._descent
-        largest = settings.RATES[settings.optimizer] if settings.rate is None else settings.rate
-        return largest * SCHEDULES[settings.schedule](step / total)
+        return self._descent.largest_rate * SCHEDULES[self._descent.schedule](step / total)

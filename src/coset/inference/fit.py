@@ -13,7 +13,7 @@ from coset import state as states
 from coset.data import Data, Split, as_split
 from coset.errors import CosetError, ModelError
 from coset.inference.drive import Progress, check_run, drive
-from coset.inference.folder import RowFolder, RunFolder, open_folder
+from coset.inference.folder import RowFolder, RunFolder, open_folder, unusual
 from coset.inference.initialise import fresh
 from coset.inference.method import Method, Problem
 from coset.inference.network import Network, batches
@@ -74,7 +74,7 @@ def fit(
     split = as_split(data).to(where)
     check_call(model, split, where)
     _check_parameters(model)
-    folder = None if out is None else open_folder(out, method, seed, model, split, where)
+    folder = None if out is None else open_folder(out, method, seed, model, split, where, **unusual(model))
     job = _Job(model, split, method, seed, folder, progress, checkpoint_every)
     found: dict[Row, Solution] = {}
     waiting = []

@@ -63,7 +63,7 @@ class RowFolder:
             if not {"epoch", "group", "run", "randomness"} <= content.keys():
                 raise ValueError("parts are missing")
         except Exception as error:  # a damaged pickle can raise anything
-            raise CosetError(f"{file} is damaged: remove it to start this replica again.") from error
+            raise CosetError(f"{file} is damaged: remove it to start again.") from error
         return content
 
     def group(self) -> list[Row] | None:
@@ -123,7 +123,6 @@ def open_folder(
         "tensors": {name: list(x.shape) for name, x in model.state_dict().items() if isinstance(x, torch.Tensor)},
         "data": digest(split),
         "layers": hashlib.sha256(repr(model).encode()).hexdigest()[:16],  # an activation has no tensor to be known by
-        **_unusual(model),
         **more,
     }
     wanted = json.loads(json.dumps(wanted))  # where tuples are lists, as in the file
@@ -144,7 +143,7 @@ def open_folder(
     return RunFolder(out, wanted)
 
 
-def _unusual(model: nn.Module) -> dict[str, Any]:
+def unusual(model: nn.Module) -> dict[str, Any]:
     """Parameters that are not float32, and a digest of those that are frozen, where there are some."""
     parameters = dict(model.named_parameters())
     dtypes = {name: str(p.dtype) for name, p in parameters.items() if p.dtype != torch.float32}

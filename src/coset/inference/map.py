@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coset.errors import CosetError
-from coset.inference.descent import Descending, Descent
+from coset.inference.descent import Descending, Descent, check_decay
 from coset.inference.method import Method, Problem, Run
 from coset.solutions import Dirac, Solution
 
@@ -27,8 +26,7 @@ class MAP(Descent, Method):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not self.weight_decay >= 0:
-            raise CosetError(f"MAP: weight_decay must not be negative, not {self.weight_decay!r}.")
+        check_decay(self, self.weight_decay)
 
     def start(self, problem: Problem) -> Run:
         return Training(self, problem)

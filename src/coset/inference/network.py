@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from coset import state as states
+from coset.errors import ModelError
 from coset.inference.local import Reparameterized
 from coset.solutions.outputs import convolves
 
@@ -89,7 +90,12 @@ class Network:
         if self._format == torch.channels_last:
             tensors = {name: _formatted(x, self._format) for name, x in tensors.items()}
             inputs = _formatted(inputs, self._format)
-        outputs: Tensor = functional_call(self.model, tensors, (inputs,))
+        outputs = functional_call(self.model, tensors, (inputs,))
+        if not isinstance(outputs, Tensor):
+            raise ModelError(
+                f"{type(self.model).__name__} returns a {type(outputs).__name__} in training, where one tensor is "
+                "expected: wrap it in a module that returns the outputs alone."
+            )
         return outputs
 
     def _drawn(self, mean: Tensors, std: Tensors, inputs: Tensor) -> Tensor:

@@ -85,6 +85,8 @@ def is_curve(path: str | Path) -> bool:
 def read(path: str | Path, device: str | torch.device) -> tuple[str, list[tuple[dict[str, Any], dict[str, Tensor]]]]:
     """The kind of a saved curve, and its control points as `Solution.unpack` takes them."""
     path = Path(path)
+    if not path.exists():
+        raise StateError(f"There is no file or folder {path}.")
     text = open_state(path).metadata.get(METADATA) if path.suffix == ".safetensors" else None
     if text is None:
         raise StateError(f"{path} holds no curve: `Curve.save` and `coset curve` write such files.")
