@@ -52,6 +52,9 @@ if TYPE_CHECKING:
     from coset.solutions.symmetrized import Symmetrized
     from coset.solutions.wasserstein import wasserstein
     from coset.symmetries import Element, Group, Symmetry, symmetry
+    from coset.weightspace.canonical import canonicalize
+    from coset.weightspace.graph import neural_graph
+    from coset.weightspace.manifold import manifold
 
 __all__ = [
     "HMC",
@@ -87,6 +90,7 @@ __all__ = [
     "align",
     "align_many",
     "barrier",
+    "canonicalize",
     "diagnose",
     "elbo",
     "ess",
@@ -96,9 +100,11 @@ __all__ = [
     "geodesic",
     "load",
     "load_curve",
+    "manifold",
     "merge",
     "mixture",
     "moments",
+    "neural_graph",
     "overlap",
     "plane",
     "predict",
@@ -135,6 +141,7 @@ _HOMES = {
     "align": "coset.alignment",
     "align_many": "coset.alignment",
     "barrier": "coset.paths",
+    "canonicalize": "coset.weightspace",
     "diagnose": "coset.inference",
     "elbo": "coset.inference.elbo",
     "ess": "coset.inference",
@@ -144,9 +151,11 @@ _HOMES = {
     "geodesic": "coset.paths",
     "load": "coset.solutions",
     "load_curve": "coset.paths",
+    "manifold": "coset.weightspace.manifold",
     "merge": "coset.alignment",
     "mixture": "coset.paths",
     "moments": "coset.solutions",
+    "neural_graph": "coset.weightspace.graph",
     "overlap": "coset.orbits.overlap",
     "plane": "coset.paths",
     "predict": "coset.solutions",

@@ -1,0 +1,180 @@
+"""From canonical states to coordinates [..., D] and back: directions first, each unit's together, then the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.checks import State, refuse_names
+from coset.errors import StateError
+from coset.symmetries import Symmetry
+from coset.symmetries.views import blocks
+from coset.weightspace.gauge import Slot, gauge, present
+
+# How far from one the norm of a direction may be: more than any rounding, less than a state that is not canonical.
+OFF_SPHERE = 1e-2
+
+
+@dataclass(frozen=True)
+class Directions:
+    """A block of coordinates: `count` unit vectors in R^size, the weights into the units of `name`."""
+
+    name: str
+    count: int
+    size: int
+
+
+@dataclass(frozen=True, eq=False)
+class Chart:
+    """Where each coordinate lies in the tensors `shapes`, flattened and joined in this order.
+
+    directions, polar
+        the blocks of unit vectors; those of `polar` are whole tensors, whose log norms are the last coordinates
+    index
+        the place of each coordinate but these log norms
+    offset
+        what is added to the value there
+    pinned
+        the places that are no coordinates: where one weight of norm one fixes a factor
+    tied
+        second names of tensors -> the one in `shapes`
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    directions: tuple[Directions, ...]
+    polar: tuple[Directions, ...]
+    index: Tensor
+    offset: Tensor
+    pinned: Tensor
+    tied: Mapping[str, str]
+
+    def coordinates(self, state: State) -> Tensor:
+        """[D], or [n, D] of a population, in the widest dtype; StateError if the state is not canonical."""
+        x = self._joined(state)[..., self.index.to(self._device(state))]
+        x = x + self.offset.to(x)
+        start, logs = 0, []
+        for block in (*self.directions, *self.polar):
+            stop = start + block.count * block.size
+            norms = torch.linalg.vector_norm(torch.unflatten(x[..., start:stop], -1, (block.count, block.size)), dim=-1)
+            if block in self.polar:
+                if bool((norms == 0).any()):
+                    raise StateError(f"Tensor '{block.name}' is zero, so it has no direction.")
+                logs.append(norms.log())
+                x = torch.cat([x[..., :start], x[..., start:stop] / norms, x[..., stop:]], -1)
+            elif bool(((norms - 1).abs() > OFF_SPHERE).any()):
+                raise StateError(
+                    f"The weights into a unit of '{block.name}' have norm {_farthest(norms):.3g} instead of 1: give a "
+                    "canonical state, in which no unit is without weights."
+                )
+            start = stop
+        return torch.cat([x, *logs], -1)
+
+    def state(self, x: Tensor, like: State) -> dict[str, Tensor]:
+        """The state or population with coordinates x: the inverse of `coordinates`.
+
+        Dtypes, signs of single weights, and tensors that the symmetry does not know are those of `like`.
+        """
+        count = len(self.polar)
+        logs = x[..., x.shape[-1] - count :]
+        x = x[..., : x.shape[-1] - count]
+        start = sum(block.count * block.size for block in self.directions)
+        for k, block in enumerate(self.polar):
+            stop = start + block.size
+            x = torch.cat([x[..., :start], x[..., start:stop] * logs[..., k : k + 1].exp(), x[..., stop:]], -1)
+            start = stop
+        pins = self._joined(like)[..., self.pinned.to(self._device(like))].to(x)
+        values = torch.cat([x - self.offset.to(x), pins.expand(*x.shape[:-1], -1)], -1)
+        order = torch.cat([self.index, self.pinned]).argsort().to(x.device)
+        parts = torch.split(values[..., order], [math.prod(shape) for shape in self.shapes.values()], -1)
+        tensors = {
+            name: part.reshape(*x.shape[:-1], *shape).to(like[name].dtype)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+        tensors |= {second: tensors[first] for second, first in self.tied.items()}
+        return {name: tensors[name] if name in tensors else _carried(x, y) for name, y in like.items()}
+
+    def _joined(self, state: State) -> Tensor:
+        refuse_names([name for name in self.shapes if name not in state], [], "the state")
+        parts = []
+        for name, shape in self.shapes.items():
+            found = tuple(state[name].shape)
+            if len(found) - len(shape) not in (0, 1) or found[len(found) - len(shape) :] != shape:
+                raise StateError(f"Tensor '{name}' has shape {found}, the manifold expects {shape}.")
+            parts.append(state[name].reshape(*found[: len(found) - len(shape)], -1))
+        return torch.cat(parts, -1)
+
+    def _device(self, state: State) -> torch.device:
+        return next(state[name].device for name in self.shapes)
+
+
+def chart(sym: Symmetry, names: Sequence[str], polar: bool) -> Chart:
+    """The chart of canonical states with the floating tensors `names`."""
+    known = present(sym, names)
+    shapes = {name: tuple(axis.size for axis in sym.axes[name]) for name in known}
+    places: dict[str, Tensor] = {}
+    start = 0
+    for name, shape in shapes.items():
+        places[name] = torch.arange(start, start + math.prod(shape)).reshape(shape)
+        start += math.prod(shape)
+    offset, taken = torch.zeros(start, dtype=torch.float64), torch.zeros(start, dtype=torch.bool)
+    directions: list[Directions] = []
+    index: list[Tensor] = []
+    pinned: list[Tensor] = []
+    for condition in gauge(sym, "scaling", known):
+        rows = torch.cat([_rows(places[slot.tensor], sym, slot) for slot in condition.slots], 1)
+        taken[rows] = True
+        if rows.shape[1] == 1:
+            pinned.append(rows.flatten())
+            continue
+        for slot in condition.slots:
+            offset[_rows(places[slot.tensor], sym, slot)] = slot.offset
+        directions.append(Directions(condition.units or condition.slots[0].tensor, *rows.shape))
+        index.append(rows.flatten())
+    whole = [name for name in known if polar and _is_weight(name, shapes[name], sym) and not taken[places[name]].any()]
+    for name in whole:
+        taken[places[name]] = True
+        index.append(places[name].flatten())
+    index.append(torch.arange(start)[~taken])
+    joined = torch.cat(index)
+    owners = {sym.tied.get(name, name): name for name in known}
+    tied = {name: owners[sym.tied.get(name, name)] for name in sym.axes if sym.tied.get(name, name) in owners}
+    return Chart(
+        shapes,
+        tuple(directions),
+        tuple(Directions(name, 1, math.prod(shapes[name])) for name in whole),
+        joined,
+        offset[joined],
+        torch.cat(pinned) if pinned else torch.zeros(0, dtype=torch.long),
+        {second: first for second, first in tied.items() if second != first},
+    )
+
+
+def _carried(x: Tensor, y: Tensor) -> Tensor:
+    """A tensor without coordinates, one for each point."""
+    lead = tuple(x.shape[:-1])
+    return y.clone() if not lead or tuple(y.shape[: len(lead)]) == lead else y.expand(*lead, *y.shape).clone()
+
+
+def _rows(places: Tensor, sym: Symmetry, slot: Slot) -> Tensor:
+    """[units, entries]: the places of the weights of each unit."""
+    views = blocks(places, sym.axes[slot.tensor])
+    rows = []
+    for place in slot.places:
+        values = views[place.block].values
+        rest = [d for d in range(values.dim()) if d not in place.kept]
+        units = math.prod(values.shape[d] for d in place.kept)
+        rows.append(values.permute([*place.kept, *rest]).reshape(units, -1))
+    return torch.cat(rows, 1)
+
+
+def _is_weight(name: str, shape: tuple[int, ...], sym: Symmetry) -> bool:
+    return name not in sym.buffers and sum(size > 1 for size in shape) > 1
+
+
+def _farthest(norms: Tensor) -> float:
+    flat = norms.flatten()
+    return float(flat[(flat - 1).abs().argmax()])

@@ -1,0 +1,167 @@
+"""A transformer whose tokens are the hidden units of a network."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from coset.weightspace.embedding import Conditioning, linear, refuse_probes, zeroed
+from coset.weightspace.graph import NeuralGraph
+from coset.weightspace.graph_layer import EdgeUpdate
+from coset.weightspace.tokens import TokenLayout, Tokens
+from coset.weightspace.wiring import EdgeBlock, Wiring
+
+
+class UnitTransformer(nn.Module):
+    """An equivariant map from graphs at times t to an update of every weight, at the cost of one token a unit.
+
+    A token holds what belongs to its unit alone: bias, norm parameters, weights from inputs and to outputs, 784 + 1 +
+    10 numbers for 784-10-10. One more token holds what belongs to no unit, and sees all the others. Tokens have no
+    positions, so the order of units is unknown to them. Weights between hidden units are edges of `edge_width` that
+    both their tokens read and write (`InnerEdges`); a network with one hidden layer has none.
+
+    width, depth, heads
+        of the transformer, with time by adaptive layer norm (Peebles and Xie 2023)
+    """
+
+    def __init__(
+        self,
+        wiring: Wiring,
+        width: int = 512,
+        depth: int = 8,
+        heads: int = 8,
+        edge_width: int = 32,
+        condition: int = 0,
+        probes: int = 0,
+    ) -> None:
+        super().__init__()
+        self.wiring, self.layout = wiring, TokenLayout(wiring)
+        inner = self.layout.inner
+        self.conditioning = Conditioning(width, condition)
+        self.units = nn.ModuleList(linear(self.layout.size(layer), width, False) for layer in self.layout.layers)
+        self.rest = linear(self.layout.rest, width, bias=False)
+        self.kinds = nn.Parameter(torch.randn(len(self.layout.layers) + 1, width))
+        self.probes = linear(probes, width, bias=False)
+        self.edges = nn.ModuleList(nn.Linear(block.features, edge_width) for block in inner.values())
+        self.mixing = nn.ModuleList(InnerEdges(width, edge_width) for _ in range(depth if inner else 0))
+        self.blocks = nn.ModuleList(TransformerBlock(width, heads) for _ in range(depth))
+        self.norm = nn.LayerNorm(width)
+        self.units_out = nn.ModuleList(linear(width, self.layout.size(layer)) for layer in self.layout.layers)
+        self.rest_out = linear(width, self.layout.rest)
+        self.edges_out = nn.ModuleList(EdgeReadout(width, edge_width, block.features) for block in inner.values())
+
+    def forward(self, graph: NeuralGraph, time: Tensor, condition: Tensor | None = None) -> NeuralGraph:
+        """A graph of the same shapes; time: [batch], condition: [batch, size]."""
+        x, edges = self._encode(graph, time, condition)
+        *units, rest = x.split_with_sizes(self._counts(graph), 1)
+        tokens = dict(zip(self.layout.layers, units, strict=True))
+        inner = {
+            name: out(edges[name], tokens[block.source], tokens[block.target])
+            for (name, block), out in zip(self.layout.inner.items(), self.edges_out, strict=True)
+        }
+        moved = {name: out(tokens[name]) for name, out in zip(self.layout.layers, self.units_out, strict=True)}
+        return self.layout.write(graph, Tokens(moved, self.rest_out(rest[:, 0]), inner))
+
+    def features(self, graph: NeuralGraph, time: Tensor, condition: Tensor | None = None) -> Tensor:
+        """[batch, width], the same for all permutations of a network: the token that belongs to no unit."""
+        return self._encode(graph, time, condition)[0][:, -1]
+
+    def _counts(self, graph: NeuralGraph) -> list[int]:
+        return [*(graph.wiring.layers[name].size for name in self.layout.layers), 1]
+
+    def _encode(self, graph: NeuralGraph, time: Tensor, condition: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """[batch, units + 1, width] tokens, and the inner edges."""
+        self.wiring.refuse(graph.wiring)
+        c: Tensor = self.conditioning(time, condition)
+        given = self.layout.read(graph)
+        layers = zip(self.layout.layers, self.units, self.kinds[:-1], strict=True)
+        tokens = {name: into(given.units[name]) + kind for name, into, kind in layers}
+        for name, probes in graph.probes.items():
+            refuse_probes(self.probes, probes)
+            tokens[name] = tokens[name] + self.probes(probes)
+        x = torch.cat([*tokens.values(), (self.rest(given.rest) + self.kinds[-1])[:, None]], 1)
+        edges = {name: into(given.inner[name]) for name, into in zip(self.layout.inner, self.edges, strict=True)}
+        counts = self._counts(graph)
+        for block, mix in itertools.zip_longest(self.blocks, self.mixing):
+            if mix is not None:
+                heard, edges = mix(
+                    dict(zip(self.layout.layers, x.split_with_sizes(counts, 1), strict=False)), edges, self.layout.inner
+                )
+                x = x + torch.cat([*heard.values(), torch.zeros_like(x[:, -1:])], 1)
+            x = block(x, c)
+        return self.norm(x), edges
+
+
+class TransformerBlock(nn.Module):
+    """x <- x + g_1 attention(FiLM(x)), x <- x + g_2 MLP(FiLM(x)); scales, shifts and g are linear in c, zero at first.
+
+    x: [batch, tokens, width], c: [batch, width].
+    """
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm = nn.LayerNorm(width, elementwise_affine=False)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.mlp = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.modulation = zeroed(nn.Linear(width, 6 * width))
+
+    def forward(self, x: Tensor, c: Tensor) -> Tensor:
+        scale, shift, gate, mlp_scale, mlp_shift, mlp_gate = self.modulation(c)[:, None].chunk(6, -1)
+        h = self.norm(x) * (1 + scale) + shift
+        q, k, v = self.qkv(h).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        seen = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = x + gate * self.out(seen)
+        out: Tensor = x + mlp_gate * self.mlp(self.norm(x) * (1 + mlp_scale) + mlp_shift)
+        return out
+
+
+class InnerEdges(nn.Module):
+    """Units hear from units over the weights between them, and the weights from both.
+
+    to n_t: W_t mean_f(e_ft * A n_f); to n_f: W_f mean_t(e_ft * B n_t); then e <- e + phi_E(e, n_f, n_t).
+    """
+
+    def __init__(self, width: int, edge_width: int) -> None:
+        super().__init__()
+        self.norm, self.edge_norm = nn.LayerNorm(width), nn.LayerNorm(edge_width)
+        self.forth, self.back = nn.Linear(width, edge_width), nn.Linear(width, edge_width)
+        self.forth_out, self.back_out = nn.Linear(edge_width, width), nn.Linear(edge_width, width)
+        self.update = EdgeUpdate(width, edge_width)
+
+    def forward(
+        self, tokens: Mapping[str, Tensor], edges: Mapping[str, Tensor], blocks: Mapping[str, EdgeBlock]
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """What each layer hears [batch, n, width], and the edges updated."""
+        plain = {name: self.norm(x) for name, x in tokens.items()}
+        heard = {name: torch.zeros_like(x) for name, x in tokens.items()}
+        updated: dict[str, Tensor] = {}
+        for name, block in blocks.items():
+            e, source, target = self.edge_norm(edges[name]), plain[block.source], plain[block.target]
+            to_target = (e * self.forth(source)[:, :, None]).mean(1)
+            to_source = (e * self.back(target)[:, None]).mean(2)
+            heard[block.target] = heard[block.target] + self.forth_out(to_target)
+            heard[block.source] = heard[block.source] + self.back_out(to_source)
+            updated[name] = edges[name] + self.update(e, source, target)
+        return heard, updated
+
+
+class EdgeReadout(nn.Module):
+    """[batch, from, to, features]: W LN(e_ft) + n_f^T C n_t, with a C of rank `edge_width` for each feature."""
+
+    def __init__(self, width: int, edge_width: int, features: int) -> None:
+        super().__init__()
+        self.rank = edge_width
+        self.norm, self.edge = nn.LayerNorm(edge_width), nn.Linear(edge_width, features)
+        self.source = nn.Linear(width, edge_width, bias=False)
+        self.target = nn.Linear(width, edge_width * features, bias=False)
+
+    def forward(self, edges: Tensor, source: Tensor, target: Tensor) -> Tensor:
+        right = self.target(target).unflatten(-1, (self.rank, -1))
+        pair = torch.einsum("bfr,btrd->bftd", self.source(source), right) / math.sqrt(self.rank)
+        out: Tensor = self.edge(self.norm(edges)) + pair
+        return out

@@ -1,0 +1,44 @@
+"""Densities on canonical coordinates beside densities on weights: the volume that rescaling takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.symmetries import Element
+from coset.weightspace.manifold import Manifold
+
+
+def log_volume(manifold: Manifold, x: Tensor, log_scales: Mapping[str, Tensor]) -> Tensor:
+    """log |d state / d (x, log r)| [...], where state = act(r, canonical state at x): the change of variables
+
+        p(x, log r) = p(state) |d state / d (x, log r)|.
+
+    A factor r that takes the powers p_e in the entries e of a unit multiplies volumes by r^{sum p_e}; a condition
+    |u| = 1 on weights that take the power p adds |p|, since only the part p u of d(r^p u) / d log r leaves the sphere,
+    and the conditions are met one after another. For a ReLU unit with d incoming weights, a bias and m outgoing ones:
+    (d + 1 - m) log r. With `polar`, weights of norm exp(l) in k dimensions add k l.
+
+    x
+        [..., D]; volumes on spheres are areas
+    log_scales
+        scaling -> [..., n], or [..., copies, n]; those left out are zero. See `log_scales`.
+    """
+    unknown = [name for name in log_scales if name not in manifold.exponents]
+    if unknown:
+        raise CosetError(f"Scaling '{unknown[0]}' is none of this manifold's, which are positive and exact.")
+    lead = x.shape[:-1]
+    total = torch.full(lead, manifold.log_powers, dtype=x.dtype, device=x.device)
+    for name, logs in log_scales.items():
+        total = total + manifold.exponents[name] * logs.flatten(len(lead)).sum(-1)
+    for k, block in enumerate(manifold.chart.polar):
+        total = total + block.size * x[..., x.shape[-1] - len(manifold.chart.polar) + k]
+    return total
+
+
+def log_scales(manifold: Manifold, element: Element) -> dict[str, Tensor]:
+    """log r of the state that `element` made canonical, in the order of the canonical units: minus its log factors."""
+    return {name: -element.scales[name].log() for name in manifold.exponents if name in element.scales}

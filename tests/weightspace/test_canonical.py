@@ -1,0 +1,309 @@
+"""Canonical forms: the same function, one for each orbit, and the way back."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import coset
+from coset import state as states
+from coset import zoo
+from coset.symmetries import Symmetry
+from coset.symmetries.verify import generic
+from coset.weightspace.gauge import gauge
+
+State = dict[str, Tensor]
+Network = tuple[nn.Module, tuple[Any, ...], Symmetry]
+law = settings(deadline=None, derandomize=True, max_examples=40, suppress_health_check=list(HealthCheck))
+
+
+class Residual(nn.Module):
+    """A stream without norms, whose weights from and to itself are large."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one, self.two, self.head = nn.Linear(3, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.stem(x)
+        h = h + self.one(h.relu())
+        return self.head((h + self.two(h.relu())).relu())
+
+
+def cnn() -> nn.Module:
+    layers = [nn.Conv2d(2, 5, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(5, 4, 2), nn.LeakyReLU(0.1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(16, 3))
+
+
+NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "relu": (lambda: zoo.MLP([5, 6, 7, 3]), (4, 5)),
+    "tanh": (lambda: zoo.MLP([5, 6, 7, 3], "tanh"), (4, 5)),
+    "leaky": (lambda: zoo.MLP([5, 6, 7, 3], "leaky_relu", bias=False), (4, 5)),
+    "gelu": (lambda: zoo.MLP([5, 6, 7, 3], "gelu"), (4, 5)),
+    "cnn": (cnn, (2, 2, 8, 8)),
+    "residual": (Residual, (4, 3)),
+    "resnet bn": (lambda: zoo.ResNet(1, 0.25, "bn", 3, 2), (2, 3, 8, 8)),
+    "resnet frn": (lambda: zoo.ResNet(1, 0.25, "frn", 3, 2), (2, 3, 8, 8)),
+    "vit": (lambda: zoo.ViT(dim=8, depth=1, heads=2, patch=4, image_size=8, classes=3), (2, 3, 8, 8)),
+}
+
+
+@functools.cache
+def network(name: str) -> Network:
+    torch.manual_seed(0)
+    make, shape = NETS[name]
+    model, args = make().double().eval(), (torch.randn(shape, dtype=torch.float64),)
+    return model, args, coset.symmetry(model, args, verify=False)
+
+
+def weights(model: nn.Module, seed: int) -> State:
+    return generic(states.of(model), torch.Generator().manual_seed(seed))
+
+
+def apart(a: State, b: State) -> float:
+    return float(states.norm(states.sub(a, b)) / states.norm(b))
+
+
+def output(model: nn.Module, state: State, args: tuple[Any, ...]) -> Tensor:
+    with torch.no_grad():
+        found: Tensor = states.call(model, state, args)
+    return found
+
+
+@pytest.mark.parametrize("name", NETS)
+def test_one_form_for_each_orbit(name: str) -> None:
+    model, args, sym = network(name)
+    for seed in range(3):
+        given = weights(model, seed)
+        found = coset.canonicalize(given, sym)
+        before, after = output(model, given, args), output(model, found.state, args)
+        assert torch.allclose(after, before, rtol=1e-9, atol=1e-9 * float(before.abs().max()))
+        assert apart(sym.act(found.element, given), found.state) < 1e-14
+        assert apart(sym.act(found.element.inverse(), found.state), given) < 1e-12
+        assert apart(coset.canonicalize(found.state, sym).state, found.state) < 1e-12
+        moved = sym.act(sym.random(torch.Generator().manual_seed(seed + 9), scalings=True), given)
+        assert apart(moved, given) > 0.1
+        assert apart(coset.canonicalize(moved, sym).state, found.state) < 1e-12
+
+
+@law
+@given(st.sampled_from(["relu", "tanh", "leaky", "cnn"]), st.integers(0, 10**6), st.integers(0, 10**6))
+def test_any_weights_and_any_element(name: str, first: int, second: int) -> None:
+    model, args, sym = network(name)
+    given = weights(model, first)
+    moved = sym.act(sym.random(torch.Generator().manual_seed(second), scalings=True), given)
+    found, again = coset.canonicalize(given, sym), coset.canonicalize(moved, sym)
+    assert apart(again.state, found.state) < 1e-12
+    assert torch.allclose(output(model, found.state, args), output(model, given, args), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["relu", "tanh", "cnn", "resnet bn", "vit"])
+def test_a_population_is_its_members(name: str) -> None:
+    model, _, sym = network(name)
+    members = [weights(model, seed) for seed in range(3)]
+    found = coset.canonicalize(states.stack(members), sym)
+    for k, one in enumerate(states.unstack(found.state)):
+        assert apart(one, coset.canonicalize(members[k], sym).state) < 1e-14
+    assert apart(sym.act(found.element.inverse(), found.state), states.stack(members)) < 1e-12
+
+
+def test_relu_units_have_unit_norm_by_hand() -> None:
+    model, _, sym = network("relu")
+    a = weights(model, 0)
+    w0, b0, w1, b1, w2, b2 = (x.clone() for x in a.values())
+    r0 = w0.norm(dim=1)
+    w0, b0, w1 = w0 / r0[:, None], b0 / r0, w1 * r0
+    r1 = w1.norm(dim=1)
+    w1, b1, w2 = w1 / r1[:, None], b1 / r1, w2 * r1
+    # Biases differ, so they alone give the order.
+    p, q = b0.argsort(), b1.argsort()
+    expected = [w0[p], b0[p], w1[q][:, p], b1[q], w2[:, q], b2]
+    found = coset.canonicalize(a, sym).state
+    for x, y in zip(found.values(), expected, strict=True):
+        assert torch.allclose(x, y, rtol=1e-12)
+
+
+def test_batch_norm_by_hand() -> None:
+    """Filters of norm one, variances one, (weight, bias) of norm one."""
+    model, _, sym = network("resnet bn")
+    found = coset.canonicalize(weights(model, 0), sym).state
+    filters = [name for name in found if "conv" in name and name.endswith("weight")]
+    assert len(filters) == 6
+    for name in ["stem.weight", *filters]:
+        assert torch.allclose(found[name].flatten(1).norm(dim=1), torch.ones(len(found[name]), dtype=torch.float64))
+    for name in [name for name in found if name.endswith("running_var")]:
+        assert torch.allclose(found[name], torch.ones_like(found[name]) - 1e-5)
+    inner = torch.stack([found["stages.0.0.norm1.weight"], found["stages.0.0.norm1.bias"]])
+    assert torch.allclose(inner.norm(dim=0), torch.ones(4, dtype=torch.float64))
+
+
+def test_streams_are_fixed_at_their_start() -> None:
+    """The weights from the stream to itself are too large for a joint condition; the stem alone always has one."""
+    model, args, sym = network("residual")
+    a = weights(model, 0)
+    a["one.weight"] *= 30
+    found = coset.canonicalize(a, sym)
+    assert torch.allclose(found.state["stem.weight"].norm(dim=1), torch.ones(6, dtype=torch.float64))
+    assert torch.allclose(output(model, found.state, args), output(model, a, args), rtol=1e-9)
+
+
+def test_signs_by_hand() -> None:
+    model, _, sym = network("tanh")
+    found = coset.canonicalize(weights(model, 0), sym).state
+    assert (found["layers.0.weight"].pow(3).sum(1) > 0).all()
+    assert (found["layers.1.weight"].pow(3).sum(1) > 0).all()
+
+
+def test_balanced_weights_leave_the_sign_to_the_next() -> None:
+    """The cubes of unit 2 add up to rounding errors, which depend on the order of its inputs."""
+    model, _, sym = network("tanh")
+    a = coset.canonicalize(weights(model, 0), sym).state
+    a["layers.1.weight"][2] = torch.tensor([0.1, 0.2, 0.7, -0.1, -0.2, -0.7])
+    for seed in range(8):
+        moved = sym.act(sym.random(torch.Generator().manual_seed(seed), scalings=True), a)
+        assert apart(coset.canonicalize(moved, sym).state, coset.canonicalize(a, sym).state) < 1e-12
+
+
+def test_equal_and_dead_units_do_no_harm() -> None:
+    """Unit 1 is unit 4; unit 2 has no weights at all; biases are zero, so weights give the order."""
+    model, args, sym = network("relu")
+    a = weights(model, 0)
+    a["layers.0.bias"].zero_()
+    a["layers.0.weight"][1], a["layers.1.weight"][:, 1] = a["layers.0.weight"][4], a["layers.1.weight"][:, 4]
+    a["layers.0.weight"][2] = 0.0
+    found = coset.canonicalize(a, sym)
+    norms = found.state["layers.0.weight"].norm(dim=1)
+    assert torch.allclose(norms.sort().values, torch.tensor([0.0, 1, 1, 1, 1, 1], dtype=torch.float64))
+    assert torch.allclose(output(model, found.state, args), output(model, a, args), rtol=1e-9)
+    for p in itertools.islice(itertools.permutations(range(6)), 0, 720, 60):
+        moved = sym.act(sym.element({"layers.0": torch.tensor(p)}), a)
+        assert apart(coset.canonicalize(moved, sym).state, found.state) < 1e-12
+
+
+def test_factors_do_not_part_equal_keys() -> None:
+    """Two units have the same bias once they have norm one, but for rounding."""
+    model, _, sym = network("relu")
+    a = weights(model, 0)
+    norms = a["layers.0.weight"].norm(dim=1)
+    a["layers.0.bias"] = 0.3 * norms
+    for seed in range(4):
+        moved = sym.act(sym.random(torch.Generator().manual_seed(seed), scalings=True), a)
+        assert apart(coset.canonicalize(moved, sym).state, coset.canonicalize(a, sym).state) < 1e-12
+
+
+@pytest.mark.parametrize("method", ["auto", "weights", "activations"])
+def test_a_reference_gives_the_order(method: str) -> None:
+    model, args, sym = network("relu")
+    inputs = torch.randn(200, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    reference, data = weights(model, 0), (inputs, torch.zeros(200, dtype=torch.long))
+    moved = sym.act(sym.random(torch.Generator().manual_seed(1), scalings=True), reference)
+    found = coset.canonicalize(moved, sym, reference, method, model=model, data=data)
+    assert torch.allclose(output(model, found.state, args), output(model, moved, args), rtol=1e-9)
+    itself = coset.canonicalize(reference, sym, reference, method, model=model, data=data)
+    assert apart(found.state, itself.state) < 1e-12
+    order = itself.element["layers.0"]
+    assert torch.equal(order, torch.arange(6))
+
+
+def test_a_reference_gives_the_order_of_a_population() -> None:
+    model, _, sym = network("relu")
+    reference = weights(model, 0)
+    near = [{name: x + 1e-3 * torch.randn_like(x) for name, x in reference.items()} for _ in range(4)]
+    element = sym.random(torch.Generator().manual_seed(2), batch=4, scalings=True)
+    found = coset.canonicalize(sym.act(element, states.stack(near)), sym, reference)
+    target = coset.canonicalize(reference, sym, reference).state
+    for one in states.unstack(found.state):
+        assert apart(one, target) < 0.02
+
+
+def test_float32() -> None:
+    model, _, sym = network("cnn")
+    a = states.to(weights(model, 0), dtype=torch.float32)
+    moved = sym.act(sym.random(torch.Generator().manual_seed(1), scalings=True), a)
+    found = coset.canonicalize(moved, sym)
+    assert all(x.dtype == torch.float32 for x in found.state.values())
+    assert apart(found.state, coset.canonicalize(a, sym).state) < 1e-5
+
+
+def test_conditions_of_an_mlp() -> None:
+    _, _, sym = network("relu")
+    found = gauge(sym, "scaling", list(sym.axes))
+    assert [(c.units, [s.tensor for s in c.slots], c.power) for c in found] == [
+        ("layers.0", ["layers.0.weight"], 1.0),
+        ("layers.1", ["layers.1.weight"], 1.0),
+    ]
+
+
+def test_what_cannot_be_fixed_is_named() -> None:
+    """Two factors on rows and columns of the same weights alone."""
+    text = """{"groups": {"a": 2, "b": 3}, "tensors": {"w": ["a", "b"], "v": ["a", "b"]},
+        "scalings": {"rows": {"units": "a", "members": [["w", 0, 1.0], ["v", 0, -1.0]]},
+                     "columns": {"units": "b", "members": [["w", 1, 1.0], ["v", 1, -1.0]]}}}"""
+    sym = coset.Symmetry.from_json(text)
+    state = {"w": torch.randn(2, 3), "v": torch.randn(2, 3)}
+    with pytest.raises(coset.SymmetryError, match="'columns', 'rows'"):
+        coset.canonicalize(state, sym)
+    plain = dataclasses.replace(sym, scalings=())
+    moved = sym.act(plain.random(torch.Generator().manual_seed(1)), state)
+    assert apart(coset.canonicalize(moved, plain).state, coset.canonicalize(state, plain).state) == 0
+
+
+def test_refusals() -> None:
+    model, _, sym = network("relu")
+    a = weights(model, 0)
+    with pytest.raises(coset.StateError, match=r"Missing 'layers\.1\.bias'"):
+        coset.canonicalize({name: x for name, x in a.items() if name != "layers.1.bias"}, sym)
+    with pytest.raises(coset.StateError, match=r"'layers\.0\.weight' has shape"):
+        coset.canonicalize({**a, "layers.0.weight": a["layers.0.weight"].T}, sym)
+    with pytest.raises(coset.StateError, match="NaN"):
+        coset.canonicalize({**a, "layers.0.bias": a["layers.0.bias"] * math.nan}, sym)
+    with pytest.raises(coset.StateError, match="leading dimension"):
+        coset.canonicalize({**a, "layers.0.bias": a["layers.0.bias"].expand(3, -1)}, sym)
+    with pytest.raises(coset.StateError, match="not a population"):
+        coset.canonicalize(a, sym, states.stack([a, a]))
+
+
+@pytest.mark.slow
+def test_every_family_of_nets() -> None:
+    """All nets that the symmetry is tested on; those refused have factors on both axes of the same weights."""
+    sys.path.append(str(Path(__file__).parents[1] / "symmetry"))
+    from nets import FAMILIES
+    from oracle import deviation, infer
+
+    refused: set[str] = set()
+    for family in FAMILIES.values():
+        if family.slow:
+            continue
+        torch.manual_seed(0)
+        model, args = family.make()
+        if any(isinstance(module, nn.LazyLinear) for module in model.modules()):
+            model(*args)
+        model, args, sym = infer(model, args)
+        given = states.of(model)
+        try:
+            found = coset.canonicalize(given, sym)
+        except coset.SymmetryError:
+            refused.add(family.name)
+            continue
+        moved = sym.act(sym.random(torch.Generator().manual_seed(3), scalings=True), given)
+        assert deviation(model, args, found.state) < 1e-9, family.name
+        assert apart(coset.canonicalize(moved, sym).state, found.state) < 1e-9, family.name
+        assert apart(sym.act(found.element.inverse(), found.state), given) < 1e-9, family.name
+    rotated = {
+        "gpt_rope_gqa_swiglu",
+        "llama_pairs",
+        *(f"llama_half_{k}" for k in ("interleave", "expand", "gqa", "einsum")),
+    }
+    assert refused == rotated | {"attention_qk_norm", "attention_talking_heads", "masked_linear", "heads_in_windows"}
