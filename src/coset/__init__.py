@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from coset.paths.barrier import barrier
     from coset.paths.bezier import Bezier
     from coset.paths.chain import Chain
-    from coset.paths.curves import load_curve
     from coset.paths.geodesic import geodesic
+    from coset.paths.kinds import load_curve
     from coset.paths.mixture import mixture
     from coset.paths.plane import plane
     from coset.solutions.dirac import Dirac

@@ -17,13 +17,14 @@ from coset.alignment import align
 from coset.data import Split
 from coset.inference import MAP, VI
 from coset.papers import SCALES, Settings
+from coset.papers.examples import some
 from coset.papers.outcome import Claim, noted_once
 from coset.papers.rossi2023 import costs, verdicts
 from coset.papers.rossi2023.collapse import ratios, variances
 from coset.papers.rossi2023.measure import Measure, barriers
 from coset.papers.rossi2023.networks import measure_of, mlp, resnet
 from coset.papers.rossi2023.planes import dip
-from coset.papers.rossi2023.sources import SOURCES, load, pairs, some
+from coset.papers.rossi2023.sources import SOURCES, load, pairs
 from coset.papers.rossi2023.study import Study
 from coset.papers.rossi2023.textbook import textbook
 from coset.paths import mixture

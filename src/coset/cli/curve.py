@@ -16,6 +16,7 @@ import typer
 
 from coset import state as states
 from coset.alignment.api import METHODS
+from coset.alignment.precision import as_in
 from coset.cli import console, methods, outputs, runs
 from coset.cli.align import Net
 from coset.cli.evaluate import Task, prepare
@@ -31,7 +32,6 @@ from coset.report.barrier import barriers
 from coset.report.page import page
 from coset.report.repeats import plural
 from coset.solutions import Dirac, Solution, evaluate, load
-from coset.solutions.ties import owners, tie
 
 LINE, LEARNED = "straight line", "curve"
 ATTACKED = ", attacked"
@@ -206,12 +206,9 @@ def read(given: tuple[str, ...], pam: bool, robust: bool) -> Search:
 
 
 def fitting(q: Solution, task: Task, path: Path) -> Solution:
-    """The solution, refused unless it is one of the model; a Dirac in its precision and with its ties."""
-    own = states.of(task.module)
-    checked = states.check(q.mean, own, str(path))
-    if not isinstance(q, Dirac):
-        return q
-    return Dirac(tie({name: x.to(own[name].dtype) for name, x in checked.items()}, owners(own)), q.noise)
+    """The solution, refused unless it is one of the model; a Dirac in its precision."""
+    checked = states.check(q.mean, states.of(task.module), str(path))
+    return as_in(task.module, Dirac(checked, q.noise)) if isinstance(q, Dirac) else q
 
 
 def measured(

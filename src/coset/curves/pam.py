@@ -117,7 +117,6 @@ def _permutation(
             best, least = candidate, value
     if kept is not None:
         save_element(kept, sym, best)
-        work.finish(part)
     return best
 
 

@@ -54,8 +54,3 @@ class Work:
             lambda row: f"Learning ({part})",
         )
         return run
-
-    def finish(self, part: str) -> None:
-        """What the folder `part` learned is kept elsewhere now."""
-        if self.folder is not None:
-            RowFolder(self.folder / part).drop_checkpoint()

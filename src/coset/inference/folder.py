@@ -42,10 +42,6 @@ class RowFolder:
         """Keep the solution; from now on the checkpoint is of no use."""
         self.path.mkdir(parents=True, exist_ok=True)
         solution.save(self.path / SOLUTION)
-        self.drop_checkpoint()
-
-    def drop_checkpoint(self) -> None:
-        """Nothing is left to resume."""
         (self.path / CHECKPOINT).unlink(missing_ok=True)
 
     def checkpoint(self, content: dict[str, Any]) -> None:

@@ -4,8 +4,8 @@ from coset.paths.barrier import Barrier, Path, barrier
 from coset.paths.bezier import Bezier
 from coset.paths.chain import Chain
 from coset.paths.curve import Curve, is_curve
-from coset.paths.curves import CURVES, load_curve
 from coset.paths.geodesic import Geodesic, geodesic
+from coset.paths.kinds import CURVES, load_curve
 from coset.paths.mixture import MixturePath, mixture
 from coset.paths.plane import Plane, plane
 

@@ -16,10 +16,9 @@ from coset.checks import State, check
 from coset.errors import CosetError, StateError
 from coset.solutions import Dirac, Gaussian, Solution
 from coset.solutions.convert import as_gaussian
+from coset.solutions.load import CURVE as METADATA
 from coset.solutions.load import with_order
 from coset.solutions.ties import owners, tie
-
-METADATA = "coset.curve"  # under this name a file says which curve it holds
 
 
 class Curve(ABC):

@@ -14,7 +14,7 @@ from coset.solutions.kinds import KINDS
 from coset.solutions.solution import METADATA, Solution
 from coset.solutions.symmetrized import Symmetrized
 
-CURVE = "coset.curve"  # the name under which coset.paths.curve says what a file holds
+CURVE = "coset.curve"  # under this name a file says which curve it holds, in place of a solution
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:

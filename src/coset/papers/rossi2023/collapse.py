@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from coset.alignment.sites import Kind, watch
 from coset.papers.drawing import FAINT, legend, panels, style
+from coset.papers.examples import some
 from coset.papers.outcome import Claim, Outcome, noted_once
 from coset.papers.rossi2023.curves_draw import ALIGNED, NAIVE
 from coset.papers.rossi2023.measure import ALIGNED as BEST
 from coset.papers.rossi2023.measure import NAIVE as NOT_MOVED
 from coset.papers.rossi2023.measure import Measure, mean
 from coset.papers.rossi2023.networks import measure_of, mlp, resnet
-from coset.papers.rossi2023.sources import some
 from coset.papers.rossi2023.study import Study
 from coset.papers.rossi2023.verdicts import TOO_SMALL
 from coset.papers.settings import Settings

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from coset.papers.rossi2023.sources import some
+from coset.papers.examples import some
 from coset.papers.rossi2023.study import Study
 from coset.papers.settings import Settings
 from coset.paths import barrier, geodesic

@@ -19,10 +19,11 @@ from scipy.interpolate import RegularGridInterpolator
 
 from coset.inference import VI
 from coset.papers.drawing import INK, panels, style
+from coset.papers.examples import some
 from coset.papers.outcome import Claim, Outcome
 from coset.papers.rossi2023.measure import ALIGNED, NAIVE
 from coset.papers.rossi2023.networks import mlp, resnet
-from coset.papers.rossi2023.sources import SOURCES, some
+from coset.papers.rossi2023.sources import SOURCES
 from coset.papers.rossi2023.study import Study
 from coset.papers.rossi2023.verdicts import TOO_SMALL
 from coset.papers.settings import Settings

@@ -9,6 +9,7 @@ import torch
 
 from coset import data
 from coset.data import Split
+from coset.papers.examples import some
 
 PAIRS = {"digit-pairs": "digits", "mnist-pairs": "mnist"}
 
@@ -58,8 +59,3 @@ def pairs(split: Split) -> Split:
     order = torch.randperm(len(split), generator=torch.Generator().manual_seed(0)).to(split.inputs.device)
     inputs = torch.cat((split.inputs, split.inputs[order]), dim=-1)
     return Split(inputs, 10 * split.targets + split.targets[order])
-
-
-def some(split: Split, n: int) -> Split:
-    """`n` examples, always the same, or all if there are no more."""
-    return split if n >= len(split) else split.subset(n, torch.Generator().manual_seed(0))

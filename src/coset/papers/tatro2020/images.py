@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 
-import torch
-
 from coset import data
-from coset.data import DataSet, Split, tiny_imagenet
+from coset.data import DataSet, tiny_imagenet
 from coset.errors import DataError
+from coset.papers.examples import some
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,3 @@ def available(name: str) -> bool:
     except DataError:
         return False
     return True
-
-
-def some(split: Split, n: int) -> Split:
-    """`n` examples, always the same, or all if there are no more."""
-    return split if n >= len(split) else split.subset(n, torch.Generator().manual_seed(0))

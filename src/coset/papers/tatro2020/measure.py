@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from coset.papers.examples import some
 from coset.papers.settings import Settings
-from coset.papers.tatro2020.images import some
 from coset.papers.tatro2020.study import Study
 from coset.paths import barrier, geodesic
 

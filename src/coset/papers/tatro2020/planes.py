@@ -9,10 +9,10 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from coset.papers.drawing import PANEL, legend, panels, style
+from coset.papers.examples import some
 from coset.papers.outcome import Claim, Outcome, noted_once
 from coset.papers.settings import Settings
 from coset.papers.tatro2020.draw import contours, line, losses_of, traces
-from coset.papers.tatro2020.images import some
 from coset.papers.tatro2020.kinds import ALIGNED, KINDS, UNALIGNED
 from coset.papers.tatro2020.learning import SOONER, sooner
 from coset.papers.tatro2020.measure import Measure, along, averages, dips

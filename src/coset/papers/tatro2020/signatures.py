@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 
 from coset.alignment import Activations, align, signature
 from coset.papers.drawing import FAINT, panels, style
+from coset.papers.examples import some
 from coset.papers.outcome import Claim, Outcome, noted_once
 from coset.papers.settings import Settings
 from coset.papers.tatro2020.draw import DASHED
-from coset.papers.tatro2020.images import some
 from coset.papers.tatro2020.kinds import ALIGNED, KINDS, UNALIGNED
 from coset.papers.tatro2020.networks import SIZES, shorter, study
 from coset.papers.tatro2020.study import Study

@@ -14,6 +14,7 @@ from coset.curves import PAM, Connect, find_curve
 from coset.curves.find import CURVE
 from coset.data import DataSet
 from coset.inference import MAP, PGD, Adversarial, Epoch, fit
+from coset.inference.attack import in_units_of
 from coset.papers.settings import Settings
 from coset.papers.tatro2020.images import SOURCES, load
 from coset.papers.tatro2020.kinds import ALIGNED, KINDS, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED
@@ -75,10 +76,7 @@ class Study:
     def attack(self, settings: Settings) -> PGD | None:
         """The attack in the units of the images."""
         given = self.plan.attack
-        if given is None:
-            return None
-        scaled = PGD.of(self.images(settings))
-        return replace(given, mean=scaled.mean, std=scaled.std)
+        return None if given is None else in_units_of(self.images(settings), given)
 
     def known(self) -> dict[str, Any]:
         """All that the curves depend on, as JSON can hold it; how many pairs there are is not among it."""
