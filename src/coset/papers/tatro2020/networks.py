@@ -96,8 +96,8 @@ SIZES = {
             GOOGLENET: Plan(
                 "googlenet",
                 1,
-                replace(LONG, epochs=12, precision="bfloat16"),
-                replace(LONG_CURVE, epochs=8, precision="bfloat16"),
+                replace(LONG, epochs=6, precision="bfloat16"),
+                replace(LONG_CURVE, epochs=4, precision="bfloat16"),
             ),
         },
         robust=Plan(

@@ -100,7 +100,9 @@ def draw_fig1(data: Any) -> Figure:
         words = ("before alignment", "after alignment", "middle of the line")
         for key, colour, label in zip((BEFORE, AFTER, LINE), (HUES[0], HUES[1], FAINT), words, strict=True):
             if key in found:
-                _signature(axes, found[key], colour, label, DASHED if key == LINE else "solid")
+                # Wide, so that it is seen under one that is equal.
+                width = 3.2 if key == BEFORE else 1.6
+                _signature(axes, found[key], colour, label, DASHED if key == LINE else "solid", width)
         style(axes, "layer", "correlation", title)
         axes.set_xticks(range(1, len(data["layers"]) + 1))
         axes.set_ylim(lowest - 0.03, 1)
@@ -109,11 +111,11 @@ def draw_fig1(data: Any) -> Figure:
     return figure
 
 
-def _signature(axes: Axes, rows: list[list[float]], colour: str, label: str, dashes: Any) -> None:
+def _signature(axes: Axes, rows: list[list[float]], colour: str, label: str, dashes: Any, width: float) -> None:
     """The mean over pairs with a band of one standard deviation."""
     values = np.array(rows)
     x, centre = np.arange(1, values.shape[1] + 1), values.mean(0)
-    axes.plot(x, centre, "o", color=colour, markersize=3, linestyle=dashes, linewidth=1.6, label=label)
+    axes.plot(x, centre, "o", color=colour, markersize=2 * width, linestyle=dashes, linewidth=width, label=label)
     if len(values) > 1:
         spread = values.std(0, ddof=1)
         axes.fill_between(x, centre - spread, centre + spread, color=colour, alpha=0.2, linewidth=0)
