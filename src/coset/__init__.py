@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from coset.curves.connect import Connect
     from coset.curves.find import find_curve
     from coset.curves.pam import PAM
+    from coset.flow.api import Flow
+    from coset.flow.guidance import Guidance
+    from coset.flow.matching import Matching
     from coset.inference.adversarial import Adversarial
     from coset.inference.attack import PGD
     from coset.inference.deep_ensemble import DeepEnsemble
@@ -39,6 +42,9 @@ if TYPE_CHECKING:
     from coset.paths.kinds import load_curve
     from coset.paths.mixture import mixture
     from coset.paths.plane import plane
+    from coset.populations.collect import collect
+    from coset.populations.collect_settings import Collect
+    from coset.populations.population import Population
     from coset.solutions.dirac import Dirac
     from coset.solutions.ensemble import Ensemble
     from coset.solutions.evaluate import evaluate
@@ -67,6 +73,7 @@ __all__ = [
     "Adversarial",
     "Bezier",
     "Chain",
+    "Collect",
     "Connect",
     "CosetError",
     "DataError",
@@ -74,13 +81,17 @@ __all__ = [
     "Dirac",
     "Element",
     "Ensemble",
+    "Flow",
     "FullGaussian",
     "Gaussian",
     "Group",
+    "Guidance",
     "KroneckerGaussian",
     "Laplace",
+    "Matching",
     "Mixture",
     "ModelError",
+    "Population",
     "StateError",
     "Symmetrized",
     "SymmetrizedVI",
@@ -91,6 +102,7 @@ __all__ = [
     "align_many",
     "barrier",
     "canonicalize",
+    "collect",
     "diagnose",
     "elbo",
     "ess",
@@ -117,21 +129,26 @@ _HOMES = {
     "Adversarial": "coset.inference",
     "Bezier": "coset.paths",
     "Chain": "coset.paths",
+    "Collect": "coset.populations",
     "Connect": "coset.curves",
     "DeepEnsemble": "coset.inference",
     "Dirac": "coset.solutions",
     "Element": "coset.symmetries",
     "Ensemble": "coset.solutions",
+    "Flow": "coset.flow",
     "FullGaussian": "coset.solutions",
     "Gaussian": "coset.solutions",
     "Group": "coset.symmetries",
+    "Guidance": "coset.flow",
     "HMC": "coset.inference",
     "KroneckerGaussian": "coset.solutions",
     "Laplace": "coset.inference",
     "MAP": "coset.inference",
+    "Matching": "coset.flow",
     "Mixture": "coset.solutions",
     "PAM": "coset.curves",
     "PGD": "coset.inference",
+    "Population": "coset.populations",
     "SGHMC": "coset.inference",
     "SGLD": "coset.inference",
     "Symmetrized": "coset.solutions",
@@ -142,6 +159,7 @@ _HOMES = {
     "align_many": "coset.alignment",
     "barrier": "coset.paths",
     "canonicalize": "coset.weightspace",
+    "collect": "coset.populations",
     "diagnose": "coset.inference",
     "elbo": "coset.inference.elbo",
     "ess": "coset.inference",

@@ -49,10 +49,10 @@ app = typer.Typer(
 def _networks(given: Any) -> Any:
     """Refuse curves where networks are wanted."""
     if given:
-        from coset.solutions.load import refuse_curve
+        from coset.solutions.load import refuse_other
 
         for path in [given] if isinstance(given, Path) else given:
-            refuse_curve(path)
+            refuse_other(path)
     return given
 
 

@@ -40,7 +40,7 @@ Progress = Callable[[Epoch], None]
 def drive(
     run: Course,
     epochs: int,
-    split: Split,
+    split: Split | None,
     randomness: Randomness,
     group: Sequence[Row],
     folders: Sequence[RowFolder],
@@ -51,7 +51,8 @@ def drive(
 ) -> None:
     """Let `run` go through its `epochs`, on from the last checkpoint if there is one.
 
-    `folders` has one for each network of `group`, or none if nothing is kept. `named` says in messages what diverged.
+    `folders` has one for each network of `group`, or none if nothing is kept. Where something diverged, `split` is
+    looked at, and `named` says in the message what it was.
     """
     done = 0
     if folders and (checkpoint := folders[0].resume(device)) is not None:
@@ -89,8 +90,8 @@ def check_run(replicas: int, checkpoint_every: int, seed: int) -> None:
         raise CosetError(f"The seed must not be negative, but it is {seed}.")
 
 
-def _diverged(split: Split, name: str, epoch: int, loss: float) -> CosetError:
-    inputs = split.inputs
+def _diverged(split: Split | None, name: str, epoch: int, loss: float) -> CosetError:
+    inputs = torch.zeros(0) if split is None else split.inputs
     bad = int((~inputs.isfinite()).sum()) if inputs.is_floating_point() else 0
     if bad:
         return DataError(f"The loss is {loss}, as the inputs have {bad} NaN or infinite of {inputs.numel()} values.")

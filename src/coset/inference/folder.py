@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset.data import Split
 from coset.errors import CosetError
 from coset.files import atomic_write, write_json
 from coset.inference.randomness import Row
@@ -100,12 +99,18 @@ class RunFolder:
 
 
 def open_folder(
-    out: str | Path, method: object, seed: int, model: nn.Module, split: Split, device: torch.device, **more: Any
+    out: str | Path,
+    method: object,
+    seed: int,
+    model: nn.Module,
+    data: Iterable[Tensor],
+    device: torch.device,
+    **more: Any,
 ) -> RunFolder:
     """The folder, refused if its run had other settings; nothing is written yet.
 
-    `method` is a dataclass of settings, and `more` are those that it does not have. The number of replicas is no
-    setting: more may be asked for later.
+    `method` is a dataclass of settings, `data` what is learned from, and `more` are settings that the method does not
+    have. The number of replicas is no setting: more may be asked for later.
     """
     out = Path(out)
     if out.exists() and not out.is_dir():
@@ -117,7 +122,7 @@ def open_folder(
         "device": device.type,
         "model": type(model).__name__,
         "tensors": {name: list(x.shape) for name, x in model.state_dict().items() if isinstance(x, torch.Tensor)},
-        "data": digest(split),
+        "data": digest(data),
         "layers": hashlib.sha256(repr(model).encode()).hexdigest()[:16],  # an activation has no tensor to be known by
         **more,
     }

@@ -14,7 +14,13 @@ from coset.solutions.kinds import KINDS
 from coset.solutions.solution import METADATA, Solution
 from coset.solutions.symmetrized import Symmetrized
 
-CURVE = "coset.curve"  # under this name a file says which curve it holds, in place of a solution
+# Under these names files say that they hold something else than a solution.
+CURVE, POPULATION, FLOW = "coset.curve", "coset.population", "coset.flow"
+OTHERS = {
+    CURVE: "a curve and not one network: measure it with `coset barrier {path}`, or take a point of coset.load_curve.",
+    POPULATION: "a population and not one network: open it with coset.Population.load.",
+    FLOW: "a flow and not one network: draw some with `coset flow sample {path}`, or open it with coset.Flow.load.",
+}
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
@@ -23,7 +29,7 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
     Reads whatever `coset.checkpoint.load_state` reads.
     """
     path = Path(path)
-    refuse_curve(path)
+    refuse_other(path)
     text = open_state(path).metadata.get(METADATA) if path.suffix == ".safetensors" else None
     tensors = load_state(path, device)
     if text is None:
@@ -38,13 +44,14 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
         ) from error
 
 
-def refuse_curve(path: Path) -> None:
-    """Refuse a curve where one network is wanted: its control points would pass for one with strange names."""
-    if path.suffix == ".safetensors" and path.is_file() and CURVE in open_state(path).metadata:
-        raise StateError(
-            f"{path} holds a curve and not one network: measure it with `coset barrier {path}`, or take a point of "
-            "coset.load_curve."
-        )
+def refuse_other(path: Path) -> None:
+    """Refuse a file of something else where one network is wanted: it would pass for one with strange names."""
+    if path.suffix != ".safetensors" or not path.is_file():
+        return
+    metadata = open_state(path).metadata
+    for key, advice in OTHERS.items():
+        if key in metadata:
+            raise StateError(f"{path} holds {advice.format(path=path)}")
 
 
 def as_solution(given: State | Solution) -> Solution:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -88,14 +89,40 @@ class Chart:
             start = stop
         pins = self._joined(like)[..., self.pinned.to(self._device(like))].to(x)
         values = torch.cat([x - self.offset.to(x), pins.expand(*x.shape[:-1], -1)], -1)
-        order = torch.cat([self.index, self.pinned]).argsort().to(x.device)
-        parts = torch.split(values[..., order], [math.prod(shape) for shape in self.shapes.values()], -1)
+        parts = torch.split(values[..., self._order.to(x.device)], [math.prod(s) for s in self.shapes.values()], -1)
         tensors = {
             name: part.reshape(*x.shape[:-1], *shape).to(like[name].dtype)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
         tensors |= {second: tensors[first] for second, first in self.tied.items()}
         return {name: tensors[name] if name in tensors else _carried(x, y) for name, y in like.items()}
+
+    def velocity(self, change: State) -> Tensor:
+        """[..., D] the derivative of the coordinates of a state that moves at the rate `change`, if none are polar."""
+        assert not self.polar
+        return self._joined(change)[..., self.index.to(self._device(change))]
+
+    def to(self, device: torch.device) -> Chart:
+        """The chart with its tables on a device, so that nothing is copied there at each look."""
+        index, offset, pinned = (x.to(device) for x in (self.index, self.offset, self.pinned))
+        return replace(self, index=index, offset=offset, pinned=pinned)
+
+    def flat(self) -> Chart:
+        """The chart of the same tensors without directions or conditions: every entry is a coordinate as it is."""
+        count = sum(math.prod(shape) for shape in self.shapes.values())
+        nothing = torch.zeros(0, dtype=torch.long)
+        return replace(
+            self,
+            directions=(),
+            polar=(),
+            index=torch.arange(count),
+            offset=torch.zeros(count, dtype=torch.float64),
+            pinned=nothing,
+        )
+
+    @cached_property
+    def _order(self) -> Tensor:
+        return torch.cat([self.index, self.pinned]).argsort()
 
     def _joined(self, state: State) -> Tensor:
         refuse_names([name for name in self.shapes if name not in state], [], "the state")

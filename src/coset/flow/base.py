@@ -1,0 +1,107 @@
+"""Where flows begin: what networks are before they are trained, with an exact density."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from coset import state as states
+from coset.errors import CosetError
+from coset.flow.space import Space
+from coset.inference.initialise import fresh
+from coset.inference.randomness import seeded
+from coset.weightspace import sphere
+
+LOOKS = 16  # at fresh models, to know their deviations
+LEAST = 0.05  # the deviation of what starts as a constant, beside the largest of its network
+
+
+@dataclass(frozen=True, eq=False)
+class Base:
+    """Independent coordinates: uniform directions on the spheres of `space.ends`, normal ones elsewhere.
+
+    means, stds
+        of the flat coordinates of each tensor; those of directions are not looked at
+    """
+
+    space: Space
+    means: Mapping[str, float]
+    stds: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        bad = [name for name in self.space.ends.chart.shapes if not 0 < self.stds.get(name, 0.0) < math.inf]
+        if bad:
+            raise CosetError(f"The base of a flow needs a positive deviation for '{bad[0]}'.")
+
+    def draw(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """[n, D] on the device of the space, from a generator of any device."""
+        where = self._mean.device
+        device = where if generator is None else generator.device
+        noise = torch.randn((n, self.space.ends.size), generator=generator, device=device).to(where)
+        round_part, flat = noise[:, : self._begin], noise[:, self._begin :]
+        return self.space.ends.project(torch.cat([round_part, self._mean + self._std * flat], -1))
+
+    def states(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
+        """A population of draws, to begin training with: what `coset.collect` takes as `draw`."""
+        return self.space.decode(self.draw(n, generator))
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """[n] log density of `draw`, by area and volume."""
+        if self.space.geometry == "normalized":
+            raise CosetError(
+                "A normalized flow has no density: its paths leave the spheres that its networks lie on. Use the "
+                "euclidean or the geometric one."
+            )
+        z = (x[..., self._begin :] - self._mean) / self._std
+        areas = sum(block.count * sphere.log_area(block.size) for block in self.space.ends.spheres)
+        return -z.square().sum(-1) / 2 - self._std.log().sum() - z.shape[-1] * math.log(2 * math.pi) / 2 - areas
+
+    def on(self, space: Space) -> Base:
+        """The same numbers in another space: of another width, or on another device."""
+        return replace(self, space=space)
+
+    @property
+    def _begin(self) -> int:
+        """Where the flat coordinates begin."""
+        return self.space.ends.size - self.space.ends.flat
+
+    @cached_property
+    def _mean(self) -> Tensor:
+        return self._vector(self.means)
+
+    @cached_property
+    def _std(self) -> Tensor:
+        return self._vector(self.stds)
+
+    def _vector(self, values: Mapping[str, float]) -> Tensor:
+        """The number of the tensor that each flat coordinate is of."""
+        chart, like = self.space.ends.chart, self.space.template
+        full = {name: torch.full_like(like[name], values.get(name, 0.0)) for name in chart.shapes}
+        return chart.velocity(full)[self._begin :].float()
+
+
+def measured_base(space: Space, x: Tensor) -> Base:
+    """The base with the mean and deviation that each tensor has in networks x [n, D].
+
+    What is constant, as biases that start at zero, gets a small deviation, since a density needs one.
+    """
+    given = space.ends.chart.state(x.double().cpu(), {name: y.double().cpu() for name, y in space.template.items()})
+    tensors = {name: given[name] for name in space.ends.chart.shapes}
+    means = {name: float(y.mean()) for name, y in tensors.items()}
+    stds = {name: float(y.std(correction=0)) for name, y in tensors.items()}
+    floor = LEAST * max(stds.values())
+    return Base(space, means, {name: max(value, floor) for name, value in stds.items()})
+
+
+def initial_base(model: nn.Module, space: Space, seed: int = 0) -> Base:
+    """The base with the mean and deviation that each tensor has in fresh models."""
+    looks = []
+    for k in range(LOOKS):
+        with seeded(seed, (k,)):
+            looks.append(states.of(fresh(model)))
+    return measured_base(space, space.encode(states.stack(looks)))

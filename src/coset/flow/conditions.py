@@ -1,0 +1,68 @@
+"""What is known about each network, as numbers that a field takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.errors import CosetError
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """Labels of a population by name, each of one or more numbers, in units of their deviation.
+
+    sizes: how many numbers each label has; mean, std: [k] of all of them, one after the other.
+    """
+
+    sizes: Mapping[str, int]
+    mean: Tensor
+    std: Tensor
+
+    @classmethod
+    def measured(cls, names: Sequence[str], labels: Mapping[str, Tensor]) -> Conditions:
+        """The conditions `names`, with mean and deviation of these labels."""
+        missing = [name for name in names if name not in labels]
+        if missing:
+            known = ", ".join(map(repr, labels)) or "none"
+            raise CosetError(f"The population has no label {missing[0]!r} to be conditioned on; it has {known}.")
+        columns = {name: _columns(labels[name]) for name in names}
+        joined = torch.cat(list(columns.values()), 1).double()
+        std = joined.std(0, correction=0)
+        return cls(
+            {name: x.shape[1] for name, x in columns.items()},
+            joined.mean(0).float(),
+            torch.where(std > 0, std, 1.0).float(),
+        )
+
+    @property
+    def size(self) -> int:
+        return len(self.mean)
+
+    def matrix(self, values: Mapping[str, Tensor | float], n: int) -> Tensor:
+        """[n, k] in units, of a value for each name: a number for all networks, or [n] or [n, size] for each."""
+        odd = [name for name in values if name not in self.sizes] + [name for name in self.sizes if name not in values]
+        if odd:
+            wanted = ", ".join(map(repr, self.sizes))
+            raise CosetError(f"This flow is conditioned on {wanted}: give a value for each of them and nothing else.")
+        columns = []
+        for name, size in self.sizes.items():
+            x = torch.as_tensor(values[name], dtype=torch.float32, device=self.mean.device)
+            if x.dim() == 0 or (x.dim() == 1 and len(x) == size != n):
+                x = x.expand(n, size)
+            x = _columns(x)
+            if tuple(x.shape) != (n, size):
+                raise CosetError(f"Condition {name!r} needs {size} numbers for each of {n} networks.")
+            columns.append(x)
+        return (torch.cat(columns, 1) - self.mean) / self.std
+
+    def to(self, device: torch.device) -> Conditions:
+        return Conditions(self.sizes, self.mean.to(device), self.std.to(device))
+
+
+def _columns(x: Tensor) -> Tensor:
+    """[n, k]."""
+    return x[:, None] if x.dim() == 1 else x

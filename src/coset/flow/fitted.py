@@ -1,0 +1,78 @@
+"""A flow that has been learned: points to begin from, and the field that leads on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from coset.checks import State, check
+from coset.errors import CosetError
+from coset.flow.base import Base
+from coset.flow.conditions import Conditions
+from coset.flow.field import Field
+from coset.flow.solvers import Field as Velocity
+from coset.flow.space import Space
+
+Asked = Mapping[str, Tensor | float]
+"""For each condition a number for all networks, or one for each."""
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """field: the velocities. base: where they begin. precision: in which the network of the field runs."""
+
+    field: Field
+    base: Base
+    conditions: Conditions | None
+    precision: str
+
+    @property
+    def space(self) -> Space:
+        return self.field.space
+
+    @property
+    def device(self) -> torch.device:
+        return self.space.manifold.chart.index.device
+
+    def on(self, space: Space) -> Fitted:
+        """The same for networks of another width, or on another device, to which its tensors move."""
+        device = space.manifold.chart.index.device
+        conditions = None if self.conditions is None else self.conditions.to(device)
+        field = self.field.to(device).on(space)
+        return replace(self, field=field, base=self.base.on(space), conditions=conditions)
+
+    def encode(self, population: State) -> Tensor:
+        """[n, D] of networks from any device."""
+        given = check(population, where="the population")
+        return self.space.encode({name: x.to(self.device) for name, x in given.items()})
+
+    def batches(
+        self,
+        n: int,
+        condition: Asked | None,
+        begin: Tensor | None,
+        generator: torch.Generator | None,
+        batch_size: int,
+    ) -> Iterator[tuple[Tensor, Velocity]]:
+        """Points [m, D] to begin from, those of `begin` [n, D] or draws from the base, with the field that leads on."""
+        if n < 1 or batch_size < 1:
+            raise CosetError(f"The number of networks and batch_size must be positive, not {n} and {batch_size}.")
+        if self.conditions is None and condition:
+            raise CosetError("This flow has no conditions: fit it with conditions= the labels that it should know.")
+        known = None if self.conditions is None else self.conditions.matrix(condition or {}, n)
+        for at in torch.split(torch.arange(n, device=self.device), batch_size):
+            x = self.base.draw(len(at), generator) if begin is None else begin[at]
+            yield x, self._velocity(None if known is None else known[at])
+
+    def _velocity(self, condition: Tensor | None) -> Velocity:
+        def velocity(x: Tensor, t: Tensor) -> Tensor:
+            times = len(x) // len(condition) if condition is not None else 1  # several copies for a divergence
+            repeated = None if condition is None else condition.repeat(times, 1)
+            with torch.autocast(x.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+                found: Tensor = self.field(x, t, repeated)
+            return found.to(x.dtype)
+
+        return velocity

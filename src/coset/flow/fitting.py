@@ -1,0 +1,154 @@
+"""From populations of networks to a flow that generates more of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from coset.alignment.api import align_many
+from coset.alignment.population import PopulationMatch
+from coset.checks import State
+from coset.data import Data, as_split
+from coset.errors import CosetError
+from coset.flow.base import Base, measured_base
+from coset.flow.conditions import Conditions
+from coset.flow.coupling import Coupling, Independent, Training
+from coset.flow.field import Field, units
+from coset.flow.fitted import Fitted
+from coset.flow.function_error import FunctionError
+from coset.flow.matching import Learning, Matching, Part
+from coset.flow.plan import Plan
+from coset.flow.space import Space, space
+from coset.flow.standardize import Standardize
+from coset.flow.transport import Transport
+from coset.inference.drive import Progress, check_run, drive
+from coset.inference.folder import RowFolder, open_folder
+from coset.inference.randomness import Randomness, seeded
+from coset.populations.population import Population
+from coset.solutions.device import resolve
+from coset.symmetries import Symmetry
+from coset.weightspace.canonical import canonicalize
+from coset.weightspace.graph import neural_graph
+from coset.weightspace.wiring import Wiring
+
+MEASURED = 4096  # networks whose spread is measured
+PAIRS = 256  # paths whose outputs are measured
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """Networks of one width and their starts, if they count, [n, D] each; and their conditions [n, k]."""
+
+    space: Space
+    ends: Tensor
+    starts: Tensor | None
+    conditions: Tensor | None
+
+
+def learn(
+    plan: Plan,
+    populations: Sequence[tuple[Symmetry, Population]],
+    settings: Matching,
+    model: nn.Module | None,
+    data: Data | None,
+    seed: int,
+    device: str | torch.device | None,
+    out: str | Path | None,
+    progress: Progress | None,
+    checkpoint_every: int,
+) -> Fitted:
+    """See `coset.Flow.fit`."""
+    check_run(1, checkpoint_every, seed)
+    where = resolve(device, populations[0][1].states)
+    labels = populations[0][1].labels
+    conditions = Conditions.measured(plan.conditions, labels).to(where) if plan.conditions else None
+    known = [_known(plan, sym, own, conditions, where) for sym, own in populations]
+    first = known[0]
+    field = _field(plan, first, 0 if conditions is None else conditions.size, seed).to(where)
+    base = measured_base(first.space, first.ends if first.starts is None else first.starts)
+    function = _function(first, base, model, data, len(known)) if settings.function else None
+    parts = [
+        Part(field.on(own.space), units(own.space, field.standardize), _coupled(plan, own, base), function)
+        for own in known
+    ]
+    randomness = Randomness(seed, [(0,)], where)
+    run = Learning(parts, settings, randomness)
+    folders = []
+    if out is not None:
+        tensors = [x for own in known for x in (own.ends, own.starts, own.conditions) if x is not None]
+        more = {"flow": asdict(plan), "outputs": function is not None}
+        folder = open_folder(out, settings, seed, field, tensors, where, **more)
+        folder.write_settings()
+        folders = [RowFolder(folder.path / "flow")]
+    group, name = [(0,)], "The flow"
+    epochs = settings.epochs
+    drive(run, epochs, None, randomness, group, folders, where, progress, checkpoint_every, lambda row: name)
+    run.finish()
+    return Fitted(field.requires_grad_(False), base, conditions, settings.precision)
+
+
+def _known(plan: Plan, sym: Symmetry, own: Population, conditions: Conditions | None, where: torch.device) -> _Known:
+    room = space(sym, {name: x[0] for name, x in own.states.items()}, plan.geometry).to(where)
+    given: State = {name: x.to(where) for name, x in own.states.items()}
+    if plan.aligns:
+        given = _aligned(given, room)
+    starts = None
+    if plan.coupling == "training":
+        if own.starts is None:
+            raise CosetError(
+                "The coupling 'training' needs to know where each network began, which this population does not: use "
+                "'ot'."
+            )
+        starts = room.encode({name: x.to(where) for name, x in own.starts.items()})
+    asked = {name: x.to(where) for name, x in own.labels.items() if name in plan.conditions}
+    matrix = None if conditions is None else conditions.matrix(asked, len(own))
+    return _Known(room, room.encode(given), starts, matrix)
+
+
+def _aligned(population: State, room: Space) -> State:
+    """The networks in the order of the first one; in canonical form where factors do not count."""
+    reference = {name: x[0] for name, x in population.items()}
+    if room.geometry != "euclidean":
+        return canonicalize(population, room.sym, reference).state
+    found = align_many(population, room.sym, reference)
+    assert isinstance(found, PopulationMatch)
+    return room.sym.act(found.element.to(next(iter(population.values())).device), population)
+
+
+def _field(plan: Plan, known: _Known, condition: int, seed: int) -> Field:
+    room = known.space
+    wiring = Wiring.of(room.sym, room.template)
+    standardize = Standardize(wiring).to(known.ends.device)
+    both = [x[:MEASURED] for x in (known.ends, known.starts) if x is not None]
+    standardize.measure(neural_graph(room.manifold.chart.state(torch.cat(both), room.template), wiring))
+    with seeded(seed, (0,)):
+        network = plan.architecture.build(wiring, condition)
+    return Field(room, network, standardize, plan.predict)
+
+
+def _function(
+    known: _Known, base: Base, model: nn.Module | None, data: Data | None, widths: int
+) -> FunctionError | None:
+    if model is None and data is None:
+        return None
+    if model is None or data is None:
+        raise CosetError("Errors of outputs need both, a model and data.")
+    if widths > 1:
+        raise CosetError("Errors of outputs are those of one model: fit populations of several widths without it.")
+    ends = known.ends[:PAIRS]
+    generator = torch.Generator(ends.device).manual_seed(0)
+    starts = base.draw(len(ends), generator) if known.starts is None else known.starts[:PAIRS]
+    return FunctionError.of(model, known.space, as_split(data).to(ends.device), starts, ends)
+
+
+def _coupled(plan: Plan, known: _Known, base: Base) -> Coupling:
+    if known.starts is not None:
+        return Training(known.ends, known.conditions, known.starts)
+    own = base.on(known.space)
+    if plan.coupling == "independent":
+        return Independent(known.ends, known.conditions, own)
+    return Transport(known.ends, known.conditions, own, plan.group)

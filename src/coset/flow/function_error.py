@@ -1,0 +1,77 @@
+"""What an error of the velocity does to the outputs of the network at the end of its path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, jvp, vmap
+
+from coset.data import Split
+from coset.flow.space import Space
+from coset.populations.shared_inputs import WeightsFirst
+from coset.solutions.likelihood import Classification, likelihood_of
+
+INPUTS = 64  # that errors are measured on in a step
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionError:
+    """E e^T G e, with the Fisher information G of the network where the path is predicted to end.
+
+    G = E_x J(x)^T H J(x), J the derivative of the outputs in the weights, H = diag(p) - p p^T for classes and 1 for
+    values; estimated on `count` inputs for all networks of a batch. The place depends on the point of the path and on
+    no network that the path leads to, so the velocity with the least error is still the mean of all that go through
+    the point (flow matching with any metric that is a function of x_t and t has one solution).
+
+    scale
+        what it is of the whole velocity, which counts as one
+    """
+
+    model: nn.Module
+    space: Space
+    inputs: Tensor
+    classifies: bool
+    count: int
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, model: nn.Module, space: Space, split: Split, starts: Tensor, ends: Tensor) -> FunctionError:
+        """On inputs of `split`, in units of the paths from `starts` to `ends`, [n, D] on its device."""
+        classifies = isinstance(likelihood_of(split.targets), Classification)
+        error = cls(model, space, split.inputs, classifies, min(INPUTS, len(split)))
+        velocity = space.manifold.velocity(starts, ends, 1.0)
+        return replace(error, scale=float(error(ends, velocity, split.inputs[: error.count])))
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """[count, ...] inputs."""
+        chosen = torch.randint(len(self.inputs), (self.count,), generator=generator, device=self.inputs.device)
+        return self.inputs[chosen]
+
+    def __call__(self, end: Tensor, error: Tensor, inputs: Tensor) -> Tensor:
+        """The mean over networks and inputs, of errors [n, D] at networks [n, D]."""
+        chart, template = self.space.manifold.chart, self.space.template
+        where = chart.state(end, template)
+        # A straight chart without offsets turns velocities into changes of tensors.
+        moved = chart.state(error + chart.offset.to(error), {name: torch.zeros_like(x) for name, x in template.items()})
+        names = [name for name, x in template.items() if x.is_floating_point()]
+        others = {name: x for name, x in template.items() if name not in names}
+
+        def outputs(tensors: dict[str, Tensor]) -> Tensor:
+            found: Tensor = functional_call(self.model, {**others, **tensors}, (inputs,))
+            return found
+
+        def changed(at: dict[str, Tensor], along: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            moved = jvp(outputs, (at,), (along,))
+            return moved[0], moved[1]
+
+        call: Callable[..., tuple[Tensor, Tensor]] = vmap(changed)
+        with WeightsFirst():
+            logits, changes = call({name: where[name] for name in names}, {name: moved[name] for name in names})
+        if not self.classifies:
+            return changes.square().mean() / self.scale
+        p = logits.detach().softmax(-1)
+        centred = changes - (p * changes).sum(-1, keepdim=True)
+        return (p * centred.square()).sum(-1).mean() / self.scale

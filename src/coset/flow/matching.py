@@ -1,0 +1,214 @@
+"""Flow matching: a field learns the velocities of paths that join starts and networks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from coset.errors import CosetError
+from coset.flow.coupling import Coupling
+from coset.flow.field import Field
+from coset.flow.function_error import FunctionError
+from coset.inference.capture import captured
+from coset.inference.method import Course
+from coset.inference.network import Network
+from coset.inference.optimizers import Adam
+from coset.inference.randomness import Randomness
+from coset.inference.schedule import cosine
+from coset.inference.stepping import check_choices, check_positive, matmul_precision
+
+
+@dataclass(frozen=True)
+class Matching:
+    """How a flow is learned.
+
+    epochs: passes over the population. rate: the largest, after `warm_up` steps, from where it falls along a cosine.
+    average: of the weights that samples are drawn with, w' <- average w' + (1 - average) w. times: of the paths,
+    uniform or Beta(1, 2), which is more often early. noise: deviation of points from their path, in units of the
+    deviation of weights. function: weight of the error that a velocity makes in the outputs, where data are given (see
+    `FunctionError`). precision, compile: as in `coset.fit`.
+    """
+
+    epochs: int = 200
+    batch_size: int = 256
+    rate: float = 3e-4
+    warm_up: int = 500
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    average: float = 0.999
+    times: Literal["uniform", "beta"] = "uniform"
+    noise: float = 0.0
+    function: float = 10.0
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_positive(self, "epochs", "batch_size", "rate", "clip")
+        if not 0 <= self.average < 1:
+            raise CosetError(f"Matching: average must be in [0, 1), not {self.average!r}.")
+        for name in ("warm_up", "weight_decay", "noise", "function"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise CosetError(f"Matching: {name} must be finite and not negative, not {getattr(self, name)!r}.")
+
+
+class Part:
+    """Networks of one width: their field, which shares its weights with those of other parts, and their pairs.
+
+    units
+        [D] what errors are measured in
+    function
+        what measures errors of outputs
+    """
+
+    def __init__(self, field: Field, units: Tensor, coupling: Coupling, function: FunctionError | None) -> None:
+        self.field, self.units, self.coupling, self.function = field, units, coupling, function
+
+    def loss(
+        self,
+        weights: dict[str, Tensor],
+        ends: tuple[Tensor, Tensor],
+        time: Tensor,
+        condition: Tensor | None,
+        noise: Tensor | None,
+        inputs: Tensor | None,
+        settings: Matching,
+    ) -> Tensor:
+        """mean |v - v*|^2 in `units` (Lipman et al. 2023; on manifolds Chen and Lipman 2024), and errors of outputs.
+
+        Of a field that predicts end points, the error is (1 - t) (v - v*): that of the end.
+        """
+        manifold = self.field.space.manifold
+        x = manifold.geodesic(*ends, time)
+        wanted = manifold.velocity(*ends, time)
+        if noise is not None:
+            moved = manifold.exp(x, manifold.tangent(x, settings.noise * self.units * noise))
+            wanted, x = manifold.transport(x, moved, wanted), moved
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
+            found: Tensor = functional_call(self.field, weights, (x, time, condition)).float()
+        left = (1 - time).unsqueeze(-1)
+        error = (found - wanted) * (left if self.field.predict == "endpoint" else 1)
+        loss = (error / self.units).square().mean()
+        if self.function is not None and inputs is not None:
+            end = manifold.exp(x, left * found).detach()
+            loss = loss + settings.function * self.function(end, error, inputs)
+        return loss
+
+
+class Learning(Course):
+    """A field under way: an epoch goes through the populations of all parts once."""
+
+    def __init__(self, parts: Sequence[Part], settings: Matching, randomness: Randomness) -> None:
+        self.parts, self.settings = parts, settings
+        first = parts[0].field
+        self._network = Network(first)
+        self._generator = randomness.generators[0]
+        device = parts[0].units.device
+        self._device = device
+        steps = [_Steps(part, settings, device) for part in parts]
+        self._steps = steps
+        self.steps = sum(s.count for s in steps)
+        total = settings.epochs * self.steps
+        warm = [min(1.0, (k + 1) / max(1, settings.warm_up)) for k in range(total)]
+        self._rates = torch.tensor([settings.rate * w * cosine(k / total) for k, w in enumerate(warm)], device=device)
+        self._flat = self._network.flatten(dict(first.named_parameters())).requires_grad_()
+        self._average = self._flat.detach().clone()
+        self._optimizer = Adam([self._flat])
+        self._done = torch.zeros((), dtype=torch.int64, device=device)
+        self._sum = torch.zeros((), device=device)
+
+    def epoch(self) -> list[tuple[float, float | None]]:
+        generator = self._generator
+        for own in self._steps:
+            own.begin(generator)
+        self._sum.zero_()
+        with matmul_precision(self.settings.precision):
+            for own in self._steps:
+                if not own.is_captured:
+                    changes = [*self._changes(), own.done]
+                    own.advance = captured(partial(self._step, own), changes, [generator], self._device)
+                    own.is_captured = True
+            # Parts take turns, so that no width is the last one.
+            for turn in itertools.zip_longest(*([own] * own.count for own in self._steps)):
+                for own in turn:
+                    if own is not None:
+                        own.advance()
+        return [(float(self._sum) / self.steps, None)]
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Give the field its averaged weights."""
+        averaged = self._network.unflatten(self._average)
+        for name, p in self.parts[0].field.named_parameters():
+            if name in averaged:
+                p.copy_(averaged[name])
+
+    def _step(self, own: _Steps) -> None:
+        settings, generator, part = self.settings, self._generator, own.part
+        at = own.order.index_select(0, own.done.view(1)).squeeze(0)
+        x0, x1, condition = part.coupling.pairs(at, generator)
+        time = torch.rand(len(at), generator=generator, device=self._device)
+        if settings.times == "beta":
+            time = 1 - (1 - time).sqrt()  # the quantiles of Beta(1, 2)
+        noise = None
+        if settings.noise:
+            noise = torch.randn(x1.shape, generator=generator, device=self._device)
+        inputs = None if part.function is None else part.function.draw(generator)
+        weights = self._network.unflatten(self._flat)
+        loss = own.loss(weights, (x0, x1), time, condition, noise, inputs, settings)
+        (gradient,) = torch.autograd.grad(loss, [self._flat])
+        with torch.no_grad():
+            gradient = gradient * (settings.clip / torch.linalg.vector_norm(gradient).clamp(min=settings.clip))
+            rate = self._rates.index_select(0, self._done.view(1)).squeeze(0)
+            self._flat.mul_(1 - rate * settings.weight_decay)
+            self._optimizer.step([gradient], rate)
+            # Early on an average over few steps, so that it does not remember the start.
+            share = torch.clamp(1 / (1 + 0.1 * self._done), min=1 - settings.average)
+            self._average.lerp_(self._flat.detach(), share)
+            self._done += 1
+            own.done += 1
+            self._sum += loss.detach()
+
+    def _changes(self) -> list[Tensor]:
+        return [self._flat, self._average, *self._optimizer.state, self._done, self._sum]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"changes": [x.detach().clone() for x in self._changes()]}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for x, saved in zip(self._changes(), state["changes"], strict=True):
+            x.copy_(saved)
+
+
+class _Steps:
+    """The steps that one part takes in an epoch."""
+
+    def __init__(self, part: Part, settings: Matching, device: torch.device) -> None:
+        self.part = part
+        size = min(settings.batch_size, len(part.coupling))
+        self.count = len(part.coupling) // size
+        self.order = torch.zeros(self.count, size, dtype=torch.int64, device=device)
+        self.done = torch.zeros((), dtype=torch.int64, device=device)
+        self.loss = torch.compile(part.loss, dynamic=False) if settings.compile else part.loss
+        self.advance: Callable[[], None] = _nothing
+        self.is_captured = False
+
+    def begin(self, generator: torch.Generator) -> None:
+        """Draw an order of the networks, and starts where they are matched anew."""
+        self.part.coupling.refresh(generator)
+        order = torch.randperm(len(self.part.coupling), generator=generator, device=self.order.device)
+        self.order.copy_(order[: self.order.numel()].view_as(self.order))
+        self.done.zero_()
+
+
+def _nothing() -> None:
+    """What there is to do before a step is captured."""

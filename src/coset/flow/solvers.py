@@ -1,0 +1,146 @@
+"""Along a field of velocities from one time to another, without leaving the manifold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.errors import CosetError
+from coset.weightspace.manifold import Manifold
+
+Field = Callable[[Tensor, Tensor], Tensor]
+"""(x [n, D], t [n]) -> v [n, D], tangent at x."""
+Rate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(x [n, D], t [n]) -> (v [n, D], g [n]): a velocity, and what is added up on the way."""
+Progress = Callable[[int, int], None]
+"""Told how many steps are done, of how many."""
+
+
+@dataclass(frozen=True)
+class RungeKutta:
+    """An explicit method: stage i is taken at x + h sum_j stages[i][j] k_j, and the step is h sum_i weights[i] k_i."""
+
+    stages: tuple[tuple[float, ...], ...]
+    weights: tuple[float, ...]
+
+
+# Heun's is the explicit trapezoidal rule.
+METHODS = {
+    "euler": RungeKutta(((),), (1.0,)),
+    "midpoint": RungeKutta(((), (0.5,)), (0.0, 1.0)),
+    "heun": RungeKutta(((), (1.0,)), (0.5, 0.5)),
+    "rk4": RungeKutta(((), (0.5,), (0.0, 0.5), (0.0, 0.0, 1.0)), (1 / 6, 1 / 3, 1 / 3, 1 / 6)),
+}
+ADAPTIVE = ("dopri5", "dopri8", "bosh3", "adaptive_heun")  # of torchdiffeq
+
+
+def solve(
+    field: Field,
+    x: Tensor,
+    manifold: Manifold,
+    steps: int = 32,
+    method: str = "heun",
+    start: float = 0.0,
+    stop: float = 1.0,
+    noise: float = 0.0,
+    generator: torch.Generator | None = None,
+    progress: Progress | None = None,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+) -> Tensor:
+    """[n, D] where dx/dt = field(x, t) leads from x [n, D] at time `start` to time `stop`, which may be the earlier.
+
+    method
+        "euler" takes geodesic steps. "midpoint", "heun" and "rk4" take theirs in the ambient space, along the field
+        extended by field(project(x), t), and project once after each. The extended field keeps the spheres as they
+        are, so the projection moves x by no more than the error of the step and the order is that of the method, 2,
+        2 and 4 (Hairer, Lubich and Wanner, Geometric Numerical Integration, IV.4). Adaptive methods of torchdiffeq,
+        "dopri5" and others, choose their own steps by `rtol` and `atol`; they know no spheres.
+    noise
+        before each step x moves by as much times a tangent Gaussian (`weightflow`: 0.05)
+    """
+
+    def rate(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        return field(x, t), torch.zeros_like(t)
+
+    return integrate(rate, x, manifold, steps, method, start, stop, noise, generator, progress, rtol, atol)[0]
+
+
+@torch.no_grad()
+def integrate(
+    rate: Rate,
+    x: Tensor,
+    manifold: Manifold,
+    steps: int,
+    method: str,
+    start: float,
+    stop: float,
+    noise: float = 0.0,
+    generator: torch.Generator | None = None,
+    progress: Progress | None = None,
+    rtol: float = 1e-5,
+    atol: float = 1e-5,
+) -> tuple[Tensor, Tensor]:
+    """(x at time `stop`, the integral [n] of g along the way in float64); see `solve`."""
+    if method in ADAPTIVE:
+        _require_flat(manifold, method, noise)
+        return _adaptive(rate, x, method, start, stop, rtol, atol)
+    if method not in METHODS:
+        raise CosetError(f"There is no solver {method!r}: give {', '.join([*METHODS, *ADAPTIVE])}.")
+    if steps < 1:
+        raise CosetError(f"A flow cannot be followed in {steps} steps: give one or more.")
+    total = x.new_zeros(len(x), dtype=torch.float64)
+    for k in range(steps):
+        if noise:
+            x = manifold.wrapped(x, noise, generator)
+        t, h = (start + (stop - start) * k / steps), (stop - start) / steps
+        v, g = _step(rate, x, t, h, METHODS[method], manifold)
+        x = manifold.exp(x, h * v) if method == "euler" else manifold.project(x + h * v)
+        total = total + h * g
+        if progress is not None:
+            progress(k + 1, steps)
+    return x, total
+
+
+def _step(rate: Rate, x: Tensor, t: float, h: float, method: RungeKutta, manifold: Manifold) -> tuple[Tensor, Tensor]:
+    """sum_i weights[i] k_i of the velocities, and of g in float64."""
+    vs: list[Tensor] = []
+    gs: list[Tensor] = []
+    for row in method.stages:
+        moved = x + h * _weighted(row, vs) if row else x
+        v, g = rate(manifold.project(moved), x.new_full((len(x),), t + h * sum(row)))
+        vs.append(v)
+        gs.append(g.double())
+    return _weighted(method.weights, vs), _weighted(method.weights, gs)
+
+
+def _weighted(weights: tuple[float, ...], parts: list[Tensor]) -> Tensor:
+    return torch.stack([w * part for w, part in zip(weights, parts, strict=True) if w]).sum(0)
+
+
+def _adaptive(
+    rate: Rate, x: Tensor, method: str, start: float, stop: float, rtol: float, atol: float
+) -> tuple[Tensor, Tensor]:
+    from torchdiffeq import odeint  # slow to import, and rarely needed
+
+    def both(t: Tensor, y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        v, g = rate(y[0].to(x.dtype), t.to(x.dtype).expand(len(x)))
+        return v.double(), g.double()
+
+    given = x.double(), x.new_zeros(len(x), dtype=torch.float64)
+    times = torch.tensor([start, stop], dtype=torch.float64, device=x.device)
+    # A step ends at the last time: fields may not be defined beyond, and values between steps are less exact.
+    options = {"step_t": times[1:]}
+    found, total = odeint(both, given, times, rtol=rtol, atol=atol, method=method, options=options)
+    return found[-1].to(x.dtype), total[-1]
+
+
+def _require_flat(manifold: Manifold, method: str, noise: float) -> None:
+    if manifold.spheres:
+        raise CosetError(f"The solver {method!r} would leave the spheres of this manifold: use 'rk4'.")
+    if noise:
+        raise CosetError(f"The solver {method!r} has no steps of its own to add noise before: use 'heun' or 'euler'.")

@@ -1,0 +1,50 @@
+"""Whether two networks are wrong about the same examples."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from coset.checks import State
+from coset.data import Data, as_split
+from coset.errors import DataError
+from coset.populations.predictions import predictions
+from coset.solutions.device import resolve
+from coset.solutions.likelihood import Classification, likelihood_of
+
+ROWS = 1024  # networks whose mistakes are compared at once
+
+
+def mistakes(population: State, model: nn.Module, data: Data, *, device: str | torch.device | None = None) -> Tensor:
+    """[n, examples] bool: which examples each network puts into a wrong class."""
+    where = resolve(device, population)
+    split = as_split(data)
+    likelihood, targets = likelihood_of(split.targets), split.targets.to(where)
+    if not isinstance(likelihood, Classification):
+        raise DataError("Only classes are right or wrong, but the targets are values: give int64 classes.")
+    wrong: list[Tensor] = []
+    for examples, outputs in predictions(population, model, split.inputs, likelihood, where):
+        likelihood.check(outputs[0], targets)
+        wrong.append((outputs.argmax(-1) != targets[examples]).flatten(1))
+    return torch.cat(wrong, 1)
+
+
+def agreement(a: Tensor, b: Tensor, apart: Tensor | None = None) -> Tensor:
+    """[n] the largest |A_i and B_j| / |A_i or B_j| over j, for the mistakes A_i of a network (arXiv 2506.07998).
+
+    a: [n, examples] bool; b: [m, examples]; apart: [n], the network j that i is not compared with, -1 for none. Two
+    networks without any mistake agree, by 1. The intersections are a product of matrices of zeros and ones, exact in
+    float32 for less than 2^24 examples.
+    """
+    left, counts = a.float(), a.sum(1)
+    best = torch.zeros(len(a), device=a.device)
+    for k in range(0, len(b), ROWS):
+        part = b[k : k + ROWS].to(a.device)
+        both = left @ part.float().mT
+        either = counts.unsqueeze(1) + part.sum(1) - both
+        share = torch.where(either > 0, both / either.clamp(min=1), 1.0)
+        if apart is not None:
+            numbers = torch.arange(k, k + len(part), device=a.device)
+            share = share.masked_fill(apart.to(a.device).unsqueeze(1) == numbers, 0.0)
+        best = torch.maximum(best, share.amax(1))
+    return best.double().cpu()

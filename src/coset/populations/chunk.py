@@ -1,0 +1,137 @@
+"""Networks that are trained together: each from its own start, all on the same minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coset import state as states
+from coset.data import Split
+from coset.errors import CosetError, ModelError
+from coset.inference.capture import captured
+from coset.inference.stepping import matmul_precision
+from coset.populations.chunk_loss import per_example
+from coset.populations.collect_settings import Collect
+from coset.populations.shared_inputs import outputs_of_all
+from coset.solutions.likelihood import likelihood_of
+
+Tensors = dict[str, Tensor]
+
+
+class Chunk:
+    """n networks under way. What has no gradient, frozen parameters and buffers, stays as each start has it.
+
+    kept: the populations that `settings` asks to keep so far, with their iterations.
+    """
+
+    def __init__(
+        self, settings: Collect, model: nn.Module, starts: Tensors, split: Split, generator: torch.Generator
+    ) -> None:
+        """`model` is in training mode, `starts` has one of tied names, all is on the device of the generator."""
+        self.settings, self.split, self.generator = settings, split, generator
+        self.model = model
+        self.networks = _copies(model, starts)
+        self._parameters = [x for x in self.networks.values() if x.requires_grad]
+        self._optimizer = settings.optimize(self._parameters)
+        self.likelihood = likelihood_of(split.targets)
+        # On the device, as a captured step cannot bring it there.
+        self.noise = torch.tensor(settings.noise, dtype=torch.float64, device=split.inputs.device)
+        self.kept: list[Tensors] = []
+        self.iterations: list[int] = []
+        device, n = split.inputs.device, states.size(starts)
+        self.batch_size = min(settings.batch_size, len(split))
+        self.steps = len(split) // self.batch_size
+        if not any(settings.keeps(k + 1, self.steps) for k in range(settings.epochs * self.steps)):
+            iterations = (settings.epochs - settings.skip) * self.steps
+            raise CosetError(f"Collect: every {settings.every} keeps none of {iterations} iterations: give less.")
+        wide = torch.float64 if any(p.dtype == torch.float64 for p in self._parameters) else torch.float32
+        rates = settings.rates(settings.epochs * self.steps)
+        self._rates = torch.tensor(rates, dtype=wide, device=device)
+        self._done = torch.zeros((), dtype=torch.int64, device=device)
+        self._order = torch.zeros(self.steps, self.batch_size, dtype=torch.int64, device=device)
+        # Summed on the device: reading a number at each step would make the CPU wait for it.
+        self._loss = torch.zeros(n, device=device)
+        self._advance = self._step
+        self._is_captured = False
+        self.epochs = 0
+
+    def epoch(self) -> Tensor:
+        """Go through the data once; the mean loss of each network on the way, (n,)."""
+        order = torch.randperm(len(self.split), generator=self.generator, device=self._order.device)
+        self._order.copy_(order[: self._order.numel()].view_as(self._order))
+        self._loss.zero_()
+        with matmul_precision(self.settings.precision):
+            if not self._is_captured:
+                self._advance = captured(self._step, self._changes(), [], self._order.device)
+                self._is_captured = True
+            for step in range(1, self.steps + 1):
+                self._advance()
+                iteration = self.epochs * self.steps + step
+                if self.settings.keeps(iteration, self.steps):
+                    self.kept.append({name: x.detach().clone() for name, x in self.networks.items()})
+                    self.iterations.append(iteration)
+        self.epochs += 1
+        return self._loss / self.steps
+
+    def _step(self) -> None:
+        at = self._order.index_select(0, (self._done % self.steps).view(1)).squeeze(0)
+        inputs, targets = self.split.inputs[at], self.split.targets[at]
+        enabled = self.settings.precision == "bfloat16"
+        with torch.autocast(at.device.type, torch.bfloat16, enabled=enabled):
+            outputs = outputs_of_all(self.model, self.networks, inputs)
+        loss = per_example(self.likelihood, outputs, targets, self.noise).flatten(1).sum(1) / len(inputs)
+        gradients: Sequence[Tensor] = torch.autograd.grad(loss.sum(), self._parameters)
+        if decay := self.settings.weight_decay:
+            pairs = zip(gradients, self._parameters, strict=True)
+            gradients = [g.add(p.detach(), alpha=decay) for g, p in pairs]
+        self._optimizer.step(gradients, self._rates.index_select(0, self._done.view(1)).squeeze(0))
+        self._done += 1
+        self._loss += loss.detach()
+
+    def _changes(self) -> list[Tensor]:
+        """All that a step changes."""
+        return [*self._parameters, *self._optimizer.state, self._done, self._loss]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything the next epoch depends on but the random numbers."""
+        changes = [x.detach().clone() for x in self._changes()]
+        return {"changes": changes, "kept": self.kept, "iterations": self.iterations, "epochs": self.epochs}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a `state_dict`."""
+        for x, saved in zip(self._changes(), state["changes"], strict=True):
+            x.copy_(saved)
+        self.kept, self.iterations, self.epochs = state["kept"], state["iterations"], state["epochs"]
+
+
+def refuse_alone(model: nn.Module, starts: Tensors, inputs: Tensor) -> None:
+    """Refuse a model of which several cannot be trained at once, by trying."""
+    name = type(model).__name__
+    remedy = "train it with coset.fit, which then takes one network after the other, and give Population.of(solutions)"
+    given = _copies(model, {key: x[:2] for key, x in starts.items()})
+    buffers = [*given.items(), *model.named_buffers()]  # with those of no state
+    before = [x.detach().clone() for _, x in buffers]
+    try:
+        outputs = outputs_of_all(model, given, inputs)
+        torch.autograd.grad(outputs.float().sum(), [x for x in given.values() if x.requires_grad])
+    except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:
+        reason = str(error).splitlines()[0].rstrip(".")
+        drawn = "it draws random numbers, as dropout does, and each would need its own"
+        why = drawn if "random operation" in reason else reason
+        raise ModelError(f"Networks like {name} cannot be trained at once: {why}; {remedy}.") from error
+    for (key, x), old in zip(buffers, before, strict=True):
+        if not torch.equal(x, old):
+            raise ModelError(
+                f"Networks like {name} cannot be trained at once: it changes '{key}' in training, as batch norm does; "
+                f"{remedy}."
+            )
+
+
+def _copies(model: nn.Module, starts: Tensors) -> Tensors:
+    """Tensors of their own, those of trainable parameters with a gradient."""
+    trained = {name for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+    return {name: x.clone().requires_grad_(name in trained) for name, x in starts.items()}

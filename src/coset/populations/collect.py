@@ -1,0 +1,164 @@
+"""Tens of thousands of small networks, trained many at once: the data of a flow over networks."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coset import state as states
+from coset.checks import State
+from coset.data import Data, Split, as_split
+from coset.errors import CosetError
+from coset.inference.drive import Epoch, Progress
+from coset.inference.fit import check_call
+from coset.inference.folder import CHECKPOINT, SETTINGS, RowFolder, RunFolder, digest, open_folder, unusual
+from coset.inference.initialise import fresh
+from coset.inference.randomness import Randomness, seeded
+from coset.populations.chunk import Chunk, refuse_alone
+from coset.populations.collect_settings import Collect
+from coset.populations.kept import kept_population
+from coset.populations.population import Population
+from coset.solutions.device import resolve
+
+log = logging.getLogger(__name__)
+
+Draw = Callable[[int, torch.Generator], State]
+"""A population of n starts, from a generator on the CPU."""
+
+
+def collect(
+    model: nn.Module,
+    data: Data,
+    runs: int,
+    settings: Collect | None = None,
+    *,
+    draw: Draw | None = None,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+    out: str | Path | None = None,
+    progress: Progress | None = None,
+    checkpoint_seconds: float = 60.0,
+) -> Population:
+    """`runs` networks trained from independent starts, `settings.chunk` of them at once on the same minibatches.
+
+    The model says only what the network is, as for `coset.fit`. Starts are those of its own initialisation, or the
+    population `draw(n, generator)`. Chunk k draws starts and the order of the data from (seed, k): same arguments, same
+    result, and who asks for more runs gets the same whole chunks, and more. `progress` gets an `Epoch` with the number
+    of the chunk as replica and the mean loss of its networks.
+
+    Labels are "run", "loss" and, of classifiers, "accuracy", both measured on `data` at the end. Of kept iterations
+    they are measured on 2048 examples at most, the same for all, and "iteration" counts from 1. Runs that diverge are
+    left out, with a warning.
+
+    `out` is a folder: each finished chunk is a file, and every `checkpoint_seconds` the one under way is kept. Called
+    again with the same arguments, or with more runs, `collect` goes on where it was stopped, with the same result.
+    """
+    settings = Collect() if settings is None else settings
+    if runs < 1 or seed < 0:
+        raise CosetError(f"runs must be positive and the seed not negative, not {runs} and {seed}.")
+    where = resolve(device, states.of(model))
+    split = as_split(data).to(where)
+    check_call(model, split, where)
+    if not any(p.requires_grad for p in model.parameters()):
+        raise CosetError(f"{type(model).__name__} has no parameters to train: all are frozen, or there are none.")
+    blank = copy.deepcopy(model).cpu().train()
+    own = copy.deepcopy(blank).to(where)
+    about = {"model": type(model).__name__, "data": digest(split), "settings": asdict(settings), "seed": seed}
+    job = _Job(blank, own, split, settings, draw, seed, progress, checkpoint_seconds, None, about)
+    first = job.starts(0, 2)
+    refuse_alone(own, first, split.inputs[:2])
+    if out is not None:
+        more = {"starts": digest(first.values()), **unusual(model)}
+        folder = open_folder(out, settings, seed, model, split, where, **more)
+        _refuse_strangers(folder.path)
+        job = replace(job, folder=folder)
+    parts = [job.chunk(k, min(settings.chunk, runs - k * settings.chunk)) for k in range(-(-runs // settings.chunk))]
+    found = Population.concat(parts)
+    left = len(set(found.labels["run"].tolist()))
+    if left == 0:
+        raise CosetError(f"All of {runs} networks diverged: use a lower rate, or inputs that are finite and smaller.")
+    if left < runs:
+        log.warning("%d of %d networks diverged and are left out", runs - left, runs)
+    return replace(found, about={**about, "runs": runs})
+
+
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What all chunks of a call have in common: two copies of the model, on the CPU and on the device."""
+
+    blank: nn.Module
+    model: nn.Module
+    split: Split
+    settings: Collect
+    draw: Draw | None
+    seed: int
+    progress: Progress | None
+    checkpoint_seconds: float
+    folder: RunFolder | None
+    about: dict[str, Any]
+
+    def starts(self, number: int, count: int) -> dict[str, Tensor]:
+        """Where the networks of a chunk start, on the device, with one of tied names."""
+        like = states.of(self.model)
+        with seeded(self.seed, (number,)):
+            if self.draw is None:
+                drawn: State = states.stack(states.of(fresh(self.blank)) for _ in range(count))
+            else:
+                drawn = self.draw(count, torch.default_generator)
+        stacked = {id(x): x.expand(count, *x.shape) for x in like.values()}
+        checked = states.check(drawn, {name: stacked[id(x)] for name, x in like.items()}, "the drawn starts")
+        return states.untie(self.model, {name: x.detach().to(like[name]) for name, x in checked.items()})
+
+    def chunk(self, number: int, count: int) -> Population:
+        """The first `count` networks of a chunk, from its file if there is one."""
+        first = number * self.settings.chunk
+        file = None if self.folder is None else self.folder.path / f"chunk-{number:05d}.safetensors"
+        if file is not None and file.exists():
+            found = Population.load(file, self.split.inputs.device)
+            if found.about.get("runs", 0) >= count:
+                return found[found.labels["run"] < first + count]
+        starts = self.starts(number, count)
+        found = kept_population(self._trained(number, starts), starts, self.seed, first)
+        population = replace(found, about={**self.about, "runs": count})
+        if file is not None:
+            population.save(file)
+            (file.parent / CHECKPOINT).unlink(missing_ok=True)
+        return population
+
+    def _trained(self, number: int, starts: Mapping[str, Tensor]) -> Chunk:
+        """The networks of a chunk at the end, on from the checkpoint if there is one of the same networks."""
+        randomness = Randomness(self.seed, [(number,)], self.split.inputs.device)
+        chunk = Chunk(self.settings, self.model, dict(starts), self.split, randomness.generators[0])
+        group = [[number, states.size(starts)]]
+        own = None if self.folder is None else RowFolder(self.folder.path)
+        if self.folder is not None:
+            self.folder.write_settings()
+        if own is not None and (found := own.resume(self.split.inputs.device)) and found["group"] == group:
+            chunk.load_state_dict(found["run"])
+            randomness.states = found["randomness"]
+        saved = time.monotonic()
+        for epoch in range(chunk.epochs + 1, self.settings.epochs + 1):
+            begin = time.perf_counter()
+            losses = chunk.epoch()
+            loss = float(losses[losses.isfinite()].mean())
+            if own is not None and epoch < self.settings.epochs and time.monotonic() - saved >= self.checkpoint_seconds:
+                content = {"epoch": epoch, "run": chunk.state_dict(), "randomness": randomness.states}
+                own.checkpoint({**content, "group": group})
+                saved = time.monotonic()
+            if self.progress is not None:
+                self.progress(Epoch(number, epoch, self.settings.epochs, loss, None, time.perf_counter() - begin))
+        return chunk
+
+
+def _refuse_strangers(path: Path) -> None:
+    """A chunk that this would take for its own belongs to a run, which is known by its settings."""
+    if not (path / SETTINGS).exists() and any(path.glob("chunk-*.safetensors")):
+        raise CosetError(f"{path} holds chunks of an unknown run: choose another folder.")

@@ -1,0 +1,194 @@
+"""The nearest of many networks, modulo permutations and positive factors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset import state as states
+from coset.assignment import solve_many
+from coset.checks import State, check
+from coset.errors import StateError
+from coset.populations.align_pairs import align_pairs
+from coset.populations.members import members
+from coset.populations.unit_vectors import UnitVectors, trained, unit_vectors
+from coset.solutions.device import resolve
+from coset.symmetries import Symmetry
+from coset.weightspace.canonical import canonicalize
+
+# Coordinates of networks, and distances of units, that are computed at once.
+COORDINATES = 2**23
+ENTRIES = 2**23
+ROUND = 4  # networks with which a deep one is aligned before its bound is looked at again
+CANDIDATES = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Nearest:
+    """distance: [n] float64; index: [n], which network that is; exact: no element and no network gives less.
+
+    Otherwise the distance is an upper bound, from alignment to the most promising networks.
+    """
+
+    distance: Tensor
+    index: Tensor
+    exact: bool
+
+
+def nearest(
+    queries: State,
+    training: State,
+    sym: Symmetry,
+    *,
+    apart: Tensor | None = None,
+    candidates: int = CANDIDATES,
+    device: str | torch.device | None = None,
+) -> Nearest:
+    """For each of n networks the least |c(w) - g c(v)| over networks v of `training` and permutations g of units.
+
+    c is the canonical form: positive factors such that weights into a unit have norm one (`coset.canonicalize`), so
+    that the distance does not change if any network is replaced by an equivalent one. It is the plain Euclidean one
+    of all trained weights, not standardised: directions of units count alike, and the last layer by the size that
+    the function gives it. Signs are canonical, not minimised over.
+
+    With one hidden layer, or several that no weight joins, this is an assignment for each pair of networks. By
+    branch and bound only those are solved that can still win: reduced by the least cost of each row and then of each
+    column, costs stay positive, so that what was taken off bounds the assignment from below. The result is exact up
+    to the rounding of inner products. For deep networks `candidates` of those with the least such bound (see
+    `UnitVectors`) are aligned, as long as the bound is below what was found.
+
+    apart: [n], the network of `training` that each is not compared with, -1 for none.
+    """
+    total = states.size(training)
+    if total < (1 if apart is None else 2) or states.size(queries) == 0:
+        raise StateError("To find nearest networks takes some to start from and others to compare with.")
+    check(members(queries, slice(1)), like=members(training, slice(1)), where="the samples")
+    where = resolve(device, training)
+    given = {name: x.to(training[name].dtype) for name, x in queries.items()}
+    # Canonical forms are sorted too, so that alignment takes the same way from equivalent networks.
+    own = _joined([part for _, part in _canonical(given, sym, where)])
+    vectors = unit_vectors(own, sym)
+    search = _Search(own, training, sym, where)
+    excluded = torch.full((len(vectors.rest),), -1) if apart is None else apart
+    if vectors.exact:
+        index = _least(vectors, search, excluded.to(where))
+        return Nearest(search.distances(torch.arange(len(index)), index.cpu()).cpu(), index.cpu(), True)
+    return _screened(vectors, search, excluded.to(where), min(candidates, total))
+
+
+class _Search:
+    """Canonical networks, and those of a training set that are made canonical as they are needed."""
+
+    def __init__(self, own: State, training: State, sym: Symmetry, device: torch.device) -> None:
+        self.own, self.training, self.sym, self.device = own, training, sym, device
+        self.names = trained(own, sym)
+
+    def parts(self, mine: UnitVectors) -> Iterator[tuple[int, _Costs]]:
+        """(number of the first network, costs): some networks of the training set after the other."""
+        per_pair = sum(x.shape[1] ** 2 for x in mine.groups.values()) + 1
+        step = max(ENTRIES // (len(mine.rest) * per_pair), 1)
+        for start, part in _canonical(self.training, self.sym, self.device):
+            theirs = unit_vectors(part, self.sym)
+            for k in range(0, len(theirs.rest), step):
+                yield start + k, _Costs(mine, theirs.rows(slice(k, k + step)))
+
+    def distances(self, i: Tensor, j: Tensor) -> Tensor:
+        """|c(w_i) - g c(v_j)| for pairs of networks, with g by alignment; in float64."""
+        step = max(COORDINATES // sum(self.own[name][0].numel() for name in self.names), 1)
+        return torch.cat([self._distances(i[k : k + step], j[k : k + step]) for k in range(0, len(i), step)])
+
+    def _distances(self, i: Tensor, j: Tensor) -> Tensor:
+        a = members(self.own, i)
+        b = _joined([part for _, part in _canonical(members(self.training, j), self.sym, self.device)])
+        moved = self.sym.act(align_pairs(a, b, self.sym), b)
+        squares = [(a[name].double() - moved[name].double()).flatten(1).square().sum(1) for name in self.names]
+        return torch.stack(squares).sum(0).sqrt()
+
+
+class _Costs:
+    """Squared distances of the units of n networks and of t others.
+
+    costs: for each group [n, units, units, t]; fixed: [n, t], of what belongs to no unit; bound: [n, t], below the
+    least of the sums over all assignments.
+    """
+
+    def __init__(self, mine: UnitVectors, theirs: UnitVectors) -> None:
+        self.costs = [_squared(x, theirs.groups[name]) for name, x in mine.groups.items()]
+        self.fixed = torch.cdist(mine.rest, theirs.rest, compute_mode="donot_use_mm_for_euclid_dist").square()
+        self.bound = self.fixed
+        for costs in self.costs:
+            rows = costs.amin(2)
+            columns = (costs - rows.unsqueeze(2)).amin(1)
+            self.bound = self.bound + rows.sum(1) + columns.sum(1)
+
+    def solve(self, i: Tensor, j: Tensor) -> Tensor:
+        """The least sums for pairs of networks."""
+        total = self.fixed[i, j].double()
+        for costs in self.costs:
+            total += solve_many(costs[i, :, :, j], maximize=False).value.to(total.device)
+        return total
+
+
+def _squared(x: Tensor, y: Tensor) -> Tensor:
+    """|x_ni - y_tj|^2 for x [n, units, d] and y [t, units, d]: [n, i, j, t], as sums over t are fastest."""
+    left, right = x.flatten(0, 1), y.transpose(0, 1).flatten(0, 1)
+    squares = left.square().sum(1).unsqueeze(1) + right.square().sum(1)
+    return torch.addmm(squares, left, right.mT, alpha=-2).clamp_(min=0).reshape(*x.shape[:2], y.shape[1], len(y))
+
+
+def _least(mine: UnitVectors, search: _Search, apart: Tensor) -> Tensor:
+    """[n] the nearest networks, by branch and bound."""
+    n, device = len(mine.rest), mine.rest.device
+    best = torch.full((n,), torch.inf, dtype=torch.float64, device=device)
+    index = torch.zeros(n, dtype=torch.long, device=device)
+    for start, costs in search.parts(mine):
+        bound = _without(costs.bound, apart, start)
+        promising = torch.zeros_like(bound, dtype=torch.bool).scatter_(1, bound.argmin(1, keepdim=True), True)
+        for tried in (promising, ~promising):
+            i, j = (tried & (bound < best.unsqueeze(1))).nonzero(as_tuple=True)
+            if len(i) == 0:
+                continue
+            found = torch.full_like(bound, torch.inf, dtype=torch.float64)
+            found[i, j] = costs.solve(i, j)
+            value, where = found.min(1)
+            index = torch.where(value < best, start + where, index)
+            best = torch.minimum(value, best)
+    return index
+
+
+def _screened(mine: UnitVectors, search: _Search, apart: Tensor, candidates: int) -> Nearest:
+    """The nearest found by alignment to the networks with the least bounds."""
+    bounds = torch.cat([_without(costs.bound, apart, start) for start, costs in search.parts(mine)], 1)
+    bound, order = (x.cpu() for x in bounds.topk(candidates, largest=False))
+    best = torch.full((len(bound),), torch.inf, dtype=torch.float64)
+    index = torch.zeros(len(bound), dtype=torch.long)
+    for k in range(0, candidates, ROUND):
+        live, tried = torch.nonzero(bound[:, k : k + ROUND] < best.square().unsqueeze(1), as_tuple=True)
+        if len(live) == 0:
+            break
+        found = torch.full((len(bound), ROUND), torch.inf, dtype=torch.float64)
+        found[live, tried] = search.distances(live, order[live, k + tried]).cpu()
+        value, where = found.min(1)
+        index = torch.where(value < best, order.gather(1, k + where.unsqueeze(1)).squeeze(1), index)
+        best = torch.minimum(value, best)
+    return Nearest(best, index, False)
+
+
+def _without(bound: Tensor, apart: Tensor, start: int) -> Tensor:
+    """Bounds [n, t] that are infinite where network i is not to be compared with number apart[i]."""
+    numbers = torch.arange(start, start + bound.shape[1], device=bound.device)
+    return bound.masked_fill(apart.unsqueeze(1) == numbers, torch.inf)
+
+
+def _canonical(population: State, sym: Symmetry, device: torch.device) -> Iterator[tuple[int, State]]:
+    """(number of the first, canonical networks), some at a time."""
+    step = max(COORDINATES // sum(x[0].numel() for x in population.values()), 1)
+    for k in range(0, states.size(population), step):
+        yield k, canonicalize(states.to(members(population, slice(k, k + step)), device), sym).state
+
+
+def _joined(parts: list[State]) -> dict[str, Tensor]:
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

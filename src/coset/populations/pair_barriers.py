@@ -1,0 +1,102 @@
+"""The loss between networks of a population, before and after their units are aligned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from coset import state as states
+from coset.alignment import PopulationMatch, align_many
+from coset.checks import State
+from coset.data import Data, as_split
+from coset.errors import CosetError
+from coset.populations.align_pairs import align_pairs
+from coset.populations.members import members
+from coset.populations.pairs import draw_pairs
+from coset.populations.scores import scores
+from coset.populations.spread import Spread, spread
+from coset.solutions.device import resolve
+from coset.symmetries import Symmetry
+
+PAIRS = 1024
+COORDINATES = 2**24  # of the networks between pairs, in memory at once
+
+
+@dataclass(frozen=True, eq=False)
+class PairBarriers:
+    """The largest excess of the loss over the chord between its ends, in nats, for pairs [p, 2] of networks.
+
+    It is negative if the loss is below the chord at all points in between, where the height of a `coset.Barrier`,
+    which counts the ends, is zero.
+
+    before: [p] float64, as they are; common: [p], all aligned to one reference; paired: [p], the second of each pair
+    aligned to the first.
+    """
+
+    pairs: Tensor
+    before: Tensor
+    common: Tensor
+    paired: Tensor
+
+    @property
+    def spreads(self) -> dict[str, Spread]:
+        return {name: spread(getattr(self, name)) for name in ("before", "common", "paired")}
+
+    def to_json(self) -> str:
+        """How the three are spread, as one JSON object."""
+        return json.dumps({name: one.record() for name, one in self.spreads.items()}, allow_nan=False)
+
+
+def pair_barriers(
+    population: State,
+    sym: Symmetry,
+    model: nn.Module,
+    data: Data,
+    noise: float | None = None,
+    *,
+    pairs: int = PAIRS,
+    points: int = 1,
+    reference: State | int = 0,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+) -> PairBarriers:
+    """Barriers of straight lines between random pairs of networks, or all of them if there are not more than `pairs`.
+
+    The loss is measured at both ends and at `points` equally spaced points between them: one is the middle.
+    Alignment is by weights; `reference` is a state, or the number of a network.
+    """
+    if points < 1:
+        raise CosetError(f"A barrier needs a point between its ends, so {points} are too few.")
+    where = resolve(device, population)
+    given, split = states.to(population, where), as_split(data).to(where)
+    chosen = draw_pairs(states.size(given), pairs, seed)
+    match = align_many(given, sym, reference, device=where)
+    assert isinstance(match, PopulationMatch)
+    framed = sym.act(match.element.to(where), given)
+    ends = scores(given, model, split, noise).loss[chosen]
+
+    def heights(moved: State, by_pairs: bool) -> Tensor:
+        best = torch.full((len(chosen),), -torch.inf, dtype=torch.float64)
+        for rows, a, b in _ends(moved, chosen):
+            b = sym.act(align_pairs(a, b, sym), b) if by_pairs else b
+            for k in range(1, points + 1):
+                t = k / (points + 1)
+                chord = (1 - t) * ends[rows, 0] + t * ends[rows, 1]
+                excess = scores(states.lerp(a, b, t), model, split, noise).loss - chord
+                best[rows] = torch.maximum(best[rows], excess)
+        return best
+
+    return PairBarriers(chosen, heights(given, False), heights(framed, False), heights(given, True))
+
+
+def _ends(population: State, pairs: Tensor) -> Iterator[tuple[slice, State, State]]:
+    """(some pairs, their first networks, their second)."""
+    step = max(COORDINATES // sum(x[0].numel() for x in population.values()), 1)
+    for k in range(0, len(pairs), step):
+        rows = slice(k, min(k + step, len(pairs)))
+        first, second = pairs[rows].unbind(1)
+        yield rows, members(population, first), members(population, second)

@@ -1,0 +1,147 @@
+"""Many networks of one layout: where they are, where they began, and what is known of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coset import state as networks
+from coset.checks import State, check, is_coordinate, refuse_layout, refuse_names
+from coset.errors import StateError
+from coset.populations.population_file import once, read_population, write_population
+from coset.solutions import Dirac, Ensemble, Solution
+from coset.solutions.ties import distinct, owners
+
+
+# Tensors have no truth value as a whole, so the generated comparison could only raise: identity is meant.
+@dataclass(frozen=True, eq=False, repr=False)
+class Population:
+    """n networks. Tensors are not copied; names that hold one tensor object are tied.
+
+    states: each tensor of the state dict, [n, *shape].
+    starts: where each network began, of the same names and shapes, or None if that is not known.
+    labels: what is known of each network by name, [n] or [n, k] floating, such as "run", "loss", "accuracy".
+    about: what is known of all of them, as JSON can hold it.
+    """
+
+    states: dict[str, Tensor]
+    starts: dict[str, Tensor] | None = None
+    labels: dict[str, Tensor] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        n = networks.size(check(self.states, where="the population"))
+        if self.starts is not None:
+            check(self.starts, like=self.states, where="the starts of the population")
+        check(self.labels, where="the labels of the population")
+        for name, x in self.labels.items():
+            if not x.is_floating_point() or x.ndim not in (1, 2) or len(x) != n:
+                found = f"{x.dtype} {tuple(x.shape)}"
+                raise StateError(f"Label '{name}' is {found}: give floating values [{n}] or [{n}, k].")
+        try:
+            json.dumps(self.about, allow_nan=False)
+        except (TypeError, ValueError) as error:
+            raise StateError(f"What is said about a population must be plain JSON: {error}.") from error
+
+    def __len__(self) -> int:
+        """The number n of networks, which may be none."""
+        return networks.size(self.states)
+
+    def __repr__(self) -> str:
+        own = [self.states[name] for name in distinct(self.states)]
+        coordinates = sum(x.shape[1:].numel() for x in own if is_coordinate(x))
+        labels = f", labels {', '.join(self.labels)}" if self.labels else ""
+        return f"Population({len(self):,} networks of {coordinates:,} weights{labels})"
+
+    def __getitem__(self, index: slice | Tensor) -> Population:
+        """The networks of a slice, of int64 places or of a bool mask; `about` stays."""
+        if not isinstance(index, slice | Tensor) or (isinstance(index, Tensor) and index.ndim != 1):
+            raise StateError("A population is indexed by a slice, or by a tensor [k] of places or a mask [n].")
+        try:
+            return self._map(lambda x: x[index.to(x.device) if isinstance(index, Tensor) else index])
+        except IndexError as error:
+            raise StateError(f"A population of {len(self)} networks cannot be indexed so: {error}.") from error
+
+    def to(self, device: str | torch.device) -> Population:
+        """The same networks on `device`."""
+        return self._map(lambda x: x.to(device))
+
+    @staticmethod
+    def concat(parts: Sequence[Population]) -> Population:
+        """All networks of the parts, which have the same tensors and labels, on the device of the first.
+
+        `about` is that of all parts, or, where they differ, {"parts": [of each]}.
+        """
+        if not parts:
+            raise StateError("A population needs at least one part.")
+        first, tied = parts[0], owners(parts[0].states)
+        for k, part in enumerate(parts[1:], 1):
+            _refuse_other(first, part, f"part {k} of the population")
+
+        def joined(of: Callable[[Population], State], name: str) -> Tensor:
+            device = of(first)[name].device
+            return torch.cat([of(part)[name].to(device) for part in parts])
+
+        same = all(part.about == first.about for part in parts)
+        return Population(
+            once(tied, lambda name: joined(lambda part: part.states, name)),
+            None if first.starts is None else once(tied, lambda name: joined(lambda part: part.starts or {}, name)),
+            {name: joined(lambda part: part.labels, name) for name in first.labels},
+            first.about if same else {"parts": [part.about for part in parts]},
+        )
+
+    @staticmethod
+    def of(solutions: Sequence[Solution]) -> Population:
+        """The networks of Diracs and Ensembles, such as `coset.fit` gives, with the number of the solution as "run"."""
+        if not solutions:
+            raise StateError("A population needs at least one solution.")
+        parts = []
+        for k, q in enumerate(solutions):
+            if not isinstance(q, Dirac | Ensemble):
+                raise StateError(
+                    f"Solution {k} is a {type(q).__name__}, and a population is made of Diracs and Ensembles: give "
+                    "coset.Ensemble(q.sample(n))."
+                )
+            members = q.population if isinstance(q, Ensemble) else q.sample(1)
+            run = torch.full((networks.size(members),), float(k), device=next(iter(members.values())).device)
+            parts.append(Population(members, labels={"run": run}))
+        return Population.concat(parts)
+
+    def save(self, path: str | Path) -> None:
+        """Write one `.safetensors` file, atomically; `Population.load` reads it."""
+        write_population(path, self.states, self.starts, self.labels, self.about)
+
+    @staticmethod
+    def load(path: str | Path, device: str | torch.device = "cpu") -> Population:
+        """The population that `save` wrote to `path`."""
+        parts = read_population(path, device)
+        try:
+            return Population(*parts)
+        except StateError as error:
+            raise StateError(f"{path} cannot be used: {error}") from error
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> Population:
+        """`function` on every tensor, once for tied ones."""
+        tied, starts = owners(self.states), self.starts
+        return Population(
+            once(tied, lambda name: function(self.states[name])),
+            None if starts is None else once(tied, lambda name: function(starts[name])),
+            {name: function(x) for name, x in self.labels.items()},
+            self.about,
+        )
+
+
+def _refuse_other(first: Population, other: Population, where: str) -> None:
+    """Refuse a part that has not the tensors and labels of the first, but for the number of networks."""
+    if (first.starts is None) != (other.starts is None):
+        raise StateError(f"The starts are known in the first part of the population or in {where}, but not in both.")
+    for a, b, what in ((first.states, other.states, where), (first.labels, other.labels, f"the labels of {where}")):
+        refuse_names([name for name in a if name not in b], [name for name in b if name not in a], what)
+        for name, x in a.items():
+            refuse_layout(name, b[name][:0], x[:0], what)

@@ -1,0 +1,64 @@
+"""How good each network of a population is by itself."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from coset.checks import State
+from coset.data import Data, as_split
+from coset.populations.predictions import predictions
+from coset.populations.spread import Spread, spread
+from coset.solutions.device import resolve
+from coset.solutions.likelihood import Classification, likelihood_of
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """loss: [n] float64, -mean_i log p(y_i | x_i) in nats; accuracy: [n] float64, None for regression."""
+
+    loss: Tensor
+    accuracy: Tensor | None
+
+    @property
+    def losses(self) -> Spread:
+        return spread(self.loss)
+
+    @property
+    def accuracies(self) -> Spread | None:
+        return None if self.accuracy is None else spread(self.accuracy)
+
+    def to_json(self) -> str:
+        """How both are spread, as one JSON object."""
+        accuracies = self.accuracies
+        record = {"loss": self.losses.record(), "accuracy": None if accuracies is None else accuracies.record()}
+        return json.dumps(record, allow_nan=False)
+
+
+def scores(
+    population: State,
+    model: nn.Module,
+    data: Data,
+    noise: float | None = None,
+    *,
+    device: str | torch.device | None = None,
+) -> Scores:
+    """Evaluate every network alone: classes, or values with the standard deviation `noise` of their likelihood."""
+    where = resolve(device, population)
+    split = as_split(data)
+    likelihood, targets = likelihood_of(split.targets), split.targets.to(where)
+    likelihood.check_noise(noise)
+    losses: list[Tensor] = []
+    hits: list[Tensor] = []
+    for examples, outputs in predictions(population, model, split.inputs, likelihood, where):
+        likelihood.check(outputs[0], targets)
+        part = likelihood.log_prob(outputs, targets[examples], noise)
+        losses.append(-part.flatten(1).sum(1, dtype=torch.float64))
+        if isinstance(likelihood, Classification):
+            hits.append((outputs.argmax(-1) == targets[examples]).flatten(1).sum(1, dtype=torch.float64))
+    # A value has several coordinates, a class is one: examples are what remains.
+    count = targets.numel() if hits else len(targets)
+    return Scores(torch.stack(losses).sum(0).cpu() / count, torch.stack(hits).sum(0).cpu() / count if hits else None)

@@ -1,0 +1,237 @@
+"""Flows as a user sees them: fit, sample, density, conditions, widths, files, and being stopped."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import coset
+from coset import state as states
+from coset import zoo
+from coset.data import Split
+from coset.errors import CosetError, StateError
+from coset.flow.api import Flow
+from coset.flow.architecture import Architecture
+from coset.flow.guidance import Guidance
+from coset.flow.matching import Matching
+from coset.inference.drive import Epoch
+from coset.populations.population import Population
+from coset.populations.scores import scores
+
+SMALL = Architecture(width=32, depth=2, heads=2)
+QUICK = Matching(epochs=2, batch_size=32, rate=1e-3, warm_up=2)
+MODEL = zoo.build("mlp:3-4-2")
+SYM = coset.symmetry(MODEL, zoo.example_input(MODEL))
+
+
+def draw(n: int, seed: int, scale: float = 1.0, spec: str = "mlp:3-4-2") -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = {name: x.shape for name, x in states.of(zoo.build(spec)).items()}
+    return {name: scale * torch.randn(n, *shape, generator=generator) for name, shape in shapes.items()}
+
+
+def trained(n: int = 128, seed: int = 0, spec: str = "mlp:3-4-2") -> Population:
+    """Starts, and networks that are three times as large."""
+    starts = draw(n, seed, spec=spec)
+    label = torch.arange(n).float() % 2
+    return Population({name: 3 * x for name, x in starts.items()}, starts, {"task": label, "pair": torch.rand(n, 2)})
+
+
+def test_a_flow_learns_where_training_leads() -> None:
+    flow = Flow(SYM, architecture=SMALL)
+    flow.fit(trained(512), Matching(epochs=60, batch_size=128, rate=3e-3, warm_up=20, average=0.98))
+    starts = draw(64, 9)
+    found = flow.sample(64, 8, starts=starts)
+    off = sum(float((found[name] - 3 * x).square().sum()) for name, x in starts.items())
+    whole = sum(float((2 * x).square().sum()) for x in starts.values())
+    assert off < 0.05 * whole
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "normalized", "geometric"])
+@pytest.mark.parametrize("coupling", ["training", "ot", "independent"])
+def test_every_plan_gives_finite_networks_of_the_right_shapes(geometry: str, coupling: str) -> None:
+    flow = Flow(SYM, geometry, coupling, architecture=SMALL, predict="endpoint")  # type: ignore[arg-type]
+    settings = replace(QUICK, times="beta", noise=0.01)
+    found = flow.fit(trained(64), settings).sample(5, 4, generator=torch.Generator().manual_seed(0))
+    assert {name: tuple(x.shape) for name, x in found.items()} == {
+        name: (5, *x.shape) for name, x in states.of(MODEL).items()
+    }
+    assert all(x.isfinite().all() for x in found.values())
+    if geometry != "euclidean":
+        assert torch.allclose(found["layers.0.weight"].norm(dim=-1), torch.ones(5, 4), atol=1e-5)
+
+
+def test_the_same_seed_gives_the_same_flow_and_another_seed_another() -> None:
+    one, two, other = (
+        Flow(SYM, architecture=SMALL).fit(trained(64), QUICK, seed=seed).sample(4, 3, generator=_seeded(1))
+        for seed in (3, 3, 4)
+    )
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert not states.allclose(one, other)
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "geometric"])
+def test_the_density_belongs_to_the_samples_and_knows_no_order(geometry: str) -> None:
+    flow = Flow(SYM, geometry, "independent", architecture=SMALL).fit(trained(64), QUICK)  # type: ignore[arg-type]
+    population, logs = flow.sample_with_log_prob(4, 16, divergence="exact", generator=_seeded(0))
+    again = flow.log_prob(population, 16, divergence="exact")
+    assert torch.allclose(logs, again, atol=1e-3)
+    g = SYM.element(SYM.random(_seeded(2), batch=4).permutations)
+    moved = flow.log_prob(SYM.act(g, population), 16, divergence="exact")
+    assert torch.allclose(moved, again, atol=1e-3)
+
+
+def test_samples_can_be_asked_for_by_condition() -> None:
+    starts = draw(512, 0)
+    task = (torch.arange(512) % 2).float()
+    ends = {name: x + 4 * (task - 0.5).view(-1, *[1] * (x.dim() - 1)) for name, x in starts.items()}
+    flow = Flow(SYM, architecture=SMALL, conditions=["task"])
+    flow.fit(Population(ends, starts, {"task": task}), Matching(epochs=40, batch_size=128, rate=3e-3, warm_up=20))
+    low, high = (flow.sample(64, 8, condition={"task": value}, generator=_seeded(0)) for value in (0.0, 1.0))
+    for name in low:
+        assert float((high[name] - low[name]).mean()) == pytest.approx(4.0, abs=0.6)
+    each = flow.sample(64, 8, condition={"task": torch.ones(64)}, generator=_seeded(0))
+    assert states.allclose(each, high, atol=1e-5)
+    with pytest.raises(CosetError, match="conditioned on 'task': give a value"):
+        flow.sample(3)
+    with pytest.raises(CosetError, match="needs 1 numbers for each of 3"):
+        flow.sample(3, condition={"task": torch.ones(4)})
+
+
+def test_errors_of_outputs_are_counted_where_there_are_data() -> None:
+    split = Split(torch.randn(40, 3), torch.randint(2, (40,)))
+    losses: dict[bool, float] = {}
+    for counted in (False, True):
+        flow = Flow(SYM, architecture=SMALL)
+        seen: list[Epoch] = []
+        given = {"model": MODEL, "data": split} if counted else {}
+        flow.fit(trained(64), QUICK, progress=seen.append, **given)  # type: ignore[arg-type]
+        losses[counted] = seen[0].loss
+    assert losses[True] > losses[False]
+    with pytest.raises(CosetError, match="need both, a model and data"):
+        Flow(SYM, architecture=SMALL).fit(trained(64), QUICK, model=MODEL)
+
+
+def test_networks_of_another_width_are_sampled_and_learned() -> None:
+    wide = zoo.build("mlp:3-7-2")
+    wide_sym = coset.symmetry(wide, zoo.example_input(wide))
+    flow = Flow(SYM, architecture=SMALL)
+    flow.fit(trained(64), QUICK, more=[(wide_sym, trained(96, 1, "mlp:3-7-2"))])
+    found = flow.on(wide_sym, states.of(wide)).sample(3, 4)
+    assert found["layers.0.weight"].shape == (3, 7, 3)
+    assert flow.sample(3, 4)["layers.0.weight"].shape == (3, 4, 3)
+    with pytest.raises(CosetError, match="one model"):
+        split = Split(torch.randn(40, 3), torch.randint(2, (40,)))
+        flow.fit(trained(64), QUICK, more=[(wide_sym, trained(64, 1, "mlp:3-7-2"))], model=MODEL, data=split)
+
+
+def test_guidance_lowers_the_loss() -> None:
+    flow = Flow(SYM, architecture=SMALL).fit(trained(64), QUICK)
+    generator = torch.Generator().manual_seed(3)
+    split = Split(torch.randn(80, 3, generator=generator), torch.randint(2, (80,), generator=generator))
+    losses = []
+    for strength in (0.0, 5.0):
+        found = flow.sample(16, 16, guidance=Guidance(MODEL, split, strength), generator=_seeded(0))
+        losses.append(scores(found, MODEL, split).losses.mean)
+    assert losses[1] < 0.8 * losses[0]
+
+
+def test_a_flow_comes_back_from_its_file(tmp_path: Path) -> None:
+    flow = Flow(SYM, "geometric", "independent", architecture=SMALL, conditions=["task", "pair"])
+    flow.fit(trained(64), QUICK)
+    flow.save(tmp_path / "flow.safetensors")
+    again = Flow.load(tmp_path / "flow.safetensors")
+    assert again.plan == flow.plan
+    asked = {"task": 1.0, "pair": torch.tensor([0.2, 0.7])}
+    one, two = (f.sample(3, 4, condition=asked, generator=_seeded(0)) for f in (flow, again))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    trained(4).save(tmp_path / "population.safetensors")
+    with pytest.raises(StateError, match="holds no flow"):
+        Flow.load(tmp_path / "population.safetensors")
+    flow = Flow(SYM, architecture=SMALL).fit(trained(64), QUICK)
+    with pytest.raises(StateError, match=r"must end in \.safetensors"):
+        flow.save(tmp_path / "flow.pt")
+    flow.save(tmp_path / "flow.safetensors")
+    whole = (tmp_path / "flow.safetensors").read_bytes()
+    (tmp_path / "half.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StateError):
+        Flow.load(tmp_path / "half.safetensors")
+    (tmp_path / "odd.safetensors").write_bytes(whole.replace(b'\\"units\\"', b'\\"onions\\"', 1))
+    with pytest.raises(StateError):
+        Flow.load(tmp_path / "odd.safetensors")
+
+
+class _KilledError(Exception):
+    pass
+
+
+def _killing(after: int) -> Callable[[Epoch], None]:
+    def progress(epoch: Epoch) -> None:
+        if epoch.epoch == after:
+            raise _KilledError
+
+    return progress
+
+
+@pytest.mark.parametrize("coupling", ["training", "ot"])
+def test_a_flow_that_was_stopped_after_every_epoch_comes_out_the_same(tmp_path: Path, coupling: str) -> None:
+    settings = replace(QUICK, epochs=4, noise=0.01)
+    plain = Flow(SYM, "geometric", coupling, architecture=SMALL).fit(trained(64), settings)  # type: ignore[arg-type]
+    flow = Flow(SYM, "geometric", coupling, architecture=SMALL)  # type: ignore[arg-type]
+    for after in (1, 2, 3):
+        with pytest.raises(_KilledError):
+            flow.fit(trained(64), settings, out=tmp_path, progress=_killing(after), checkpoint_every=1)
+    flow.fit(trained(64), settings, out=tmp_path, checkpoint_every=1)
+    one, two = (f.sample(3, 3, generator=_seeded(0)) for f in (plain, flow))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    with pytest.raises(CosetError, match="holds a run with another rate"):
+        flow.fit(trained(64), replace(settings, rate=2e-3), out=tmp_path)
+
+
+def test_what_cannot_be_is_refused_in_one_sentence() -> None:
+    with pytest.raises(CosetError, match="has not been fitted"):
+        Flow(SYM).sample(1)
+    with pytest.raises(CosetError, match="geometry must be euclidean or normalized or geometric"):
+        Flow(SYM, "round")  # type: ignore[arg-type]
+    with pytest.raises(CosetError, match="leave align out"):
+        Flow(SYM, align=True)
+    with pytest.raises(CosetError, match="multiple of heads"):
+        Architecture(width=30, heads=4)
+    with pytest.raises(CosetError, match="needs to know where each network began"):
+        Flow(SYM, architecture=SMALL).fit(draw(16, 0), QUICK)
+    with pytest.raises(CosetError, match="no label 'loss'"):
+        Flow(SYM, architecture=SMALL, conditions=["loss"]).fit(trained(16), QUICK)
+    flow = Flow(SYM, architecture=SMALL).fit(trained(64), QUICK)
+    with pytest.raises(CosetError, match="There are 5 starts for 3"):
+        flow.sample(3, starts=draw(5, 0))
+    with pytest.raises(CosetError, match="must be positive, not 0"):
+        flow.sample(0)
+    with pytest.raises(CosetError, match="has no conditions"):
+        flow.sample(2, condition={"task": 1.0})
+    bad = trained(16)
+    bad.states["layers.0.weight"][3] = torch.nan
+    with pytest.raises(StateError, match="NaN"):
+        Flow(SYM, architecture=SMALL).fit(bad.states, QUICK)
+
+
+def test_a_flow_that_diverges_says_so() -> None:
+    with pytest.raises(CosetError, match="The flow diverged in epoch"):
+        Flow(SYM, architecture=SMALL).fit(trained(64), replace(QUICK, rate=1e30, epochs=5, warm_up=0))
+
+
+def _seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_populations_and_flows_do_not_pass_for_networks(tmp_path: Path) -> None:
+    trained(4).save(tmp_path / "population.safetensors")
+    Flow(SYM, architecture=SMALL).fit(trained(64), QUICK).save(tmp_path / "flow.safetensors")
+    for name in ("population", "flow"):
+        with pytest.raises(StateError, match=f"holds a {name} and not one network"):
+            coset.load(tmp_path / f"{name}.safetensors")

@@ -1,0 +1,128 @@
+"""Coordinates of networks in the three geometries, and the base densities on them."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+import coset
+from coset import state as states
+from coset import zoo
+from coset.errors import CosetError
+from coset.flow.base import Base, initial_base, measured_base
+from coset.flow.space import Geometry, Space, space
+from coset.weightspace import sphere
+
+GEOMETRIES: tuple[Geometry, ...] = ("euclidean", "normalized", "geometric")
+
+
+def room(spec: str, geometry: Geometry) -> Space:
+    model = zoo.build(spec)
+    return space(coset.symmetry(model, zoo.example_input(model)), states.of(model), geometry)
+
+
+def population(spec: str, n: int = 5) -> dict[str, Tensor]:
+    return states.stack([states.of(zoo.build(spec)) for _ in range(n)])
+
+
+@pytest.mark.parametrize("spec", ["mlp:6-5-3", "mlp:6-5-4-3"])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_networks_come_back_from_their_coordinates_with_the_same_function(spec: str, geometry: Geometry) -> None:
+    torch.manual_seed(0)
+    own, given, x = room(spec, geometry), population(spec), torch.randn(7, 6)
+    made = own.decode(own.encode(given))
+    model = zoo.build(spec)
+    for a, b in zip(states.unstack(made), states.unstack(given), strict=True):
+        assert torch.allclose(states.call(model, a, (x,)), states.call(model, b, (x,)), atol=1e-5)
+    if geometry == "euclidean":
+        assert states.allclose(made, given)
+
+
+@pytest.mark.parametrize("geometry", ["normalized", "geometric"])
+def test_rescaled_networks_have_the_same_coordinates(geometry: Geometry) -> None:
+    torch.manual_seed(1)
+    own, given = room("mlp:6-5-3", geometry), population("mlp:6-5-3")
+    scaled = {name: x.clone() for name, x in given.items()}
+    factors = torch.rand(5, 5) + 0.5
+    scaled["layers.0.weight"] *= factors[..., None]
+    scaled["layers.0.bias"] *= factors
+    scaled["layers.1.weight"] /= factors[:, None]
+    assert torch.allclose(own.encode(scaled), own.encode(given), atol=1e-5)
+
+
+def test_an_unknown_geometry_is_refused() -> None:
+    with pytest.raises(CosetError, match="euclidean or normalized or geometric, not 'flat'"):
+        room("mlp:6-5-3", "flat")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_draws_have_the_moments_of_each_tensor(geometry: Geometry) -> None:
+    own = room("mlp:20-8-4", geometry)
+    names = list(own.ends.chart.shapes)
+    stds = dict(zip(names, (0.3, 0.2, 0.5, 0.1), strict=True))
+    base = Base(own, {"layers.1.bias": 2.0}, stds)
+    drawn = base.states(4000, torch.Generator().manual_seed(0))
+    for name in names:
+        if name == "layers.0.weight" and geometry != "euclidean":
+            assert torch.allclose(drawn[name].norm(dim=-1), torch.ones(4000, 8), atol=1e-5)
+            assert drawn[name].mean((0, 1)).abs().max() < 0.01
+        else:
+            assert drawn[name].std() == pytest.approx(stds[name], rel=0.03)
+            assert drawn[name].mean() == pytest.approx(2.0 if name == "layers.1.bias" else 0.0, abs=0.02)
+
+
+def test_the_density_of_the_base_is_that_of_its_parts() -> None:
+    own = room("mlp:3-2-2", "geometric")
+    base = Base(own, {"layers.0.bias": 0.5}, dict.fromkeys(own.ends.chart.shapes, 0.7))
+    x = base.draw(6, torch.Generator().manual_seed(0))
+    given = own.decode(x)
+    normal = torch.distributions.Normal(0.0, 0.7)
+    shifted = torch.distributions.Normal(0.5, 0.7)
+    expected = (
+        shifted.log_prob(given["layers.0.bias"]).sum(1)
+        + normal.log_prob(given["layers.1.weight"]).sum((1, 2))
+        + normal.log_prob(given["layers.1.bias"]).sum(1)
+        - 2 * math.log(4 * math.pi)  # two spheres in R^3
+    )
+    assert torch.allclose(base.log_prob(x), expected, atol=1e-5)
+    assert sphere.log_area(3) == pytest.approx(math.log(4 * math.pi))
+
+
+def test_a_normalized_flow_has_no_density() -> None:
+    own = room("mlp:3-2-2", "normalized")
+    base = Base(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
+    with pytest.raises(CosetError, match="has no density"):
+        base.log_prob(base.draw(2))
+
+
+def test_a_base_without_deviations_is_refused() -> None:
+    own = room("mlp:3-2-2", "euclidean")
+    with pytest.raises(CosetError, match=r"positive deviation for 'layers\.0\.weight'"):
+        Base(own, {}, {})
+
+
+def test_a_measured_base_is_that_of_the_networks() -> None:
+    own = room("mlp:30-6-4", "euclidean")
+    stds = dict(zip(own.ends.chart.shapes, (0.3, 0.2, 0.5, 0.1), strict=True))
+    base = Base(own, {"layers.0.bias": -1.0}, stds)
+    found = measured_base(own, base.draw(3000, torch.Generator().manual_seed(0)))
+    assert found.stds == pytest.approx(stds, rel=0.03)
+    assert found.means["layers.0.bias"] == pytest.approx(-1.0, abs=0.02)
+
+
+def test_the_initial_base_has_the_spread_of_fresh_models() -> None:
+    model = zoo.build("mlp:50-20-10")
+    own = space(coset.symmetry(model, zoo.example_input(model)), states.of(model), "euclidean")
+    found = initial_base(model, own)
+    looks = population("mlp:50-20-10", 30)
+    for name, x in looks.items():
+        assert found.stds[name] == pytest.approx(float(x.std()), rel=0.15)
+
+
+def test_draws_on_the_same_generator_are_the_same_and_of_another_width_fit() -> None:
+    own, wide = room("mlp:6-5-3", "geometric"), room("mlp:6-9-3", "geometric")
+    base = Base(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
+    one, two = (base.draw(3, torch.Generator().manual_seed(7)) for _ in range(2))
+    assert torch.equal(one, two)
+    assert base.on(wide).states(3)["layers.0.weight"].shape == (3, 9, 6)
