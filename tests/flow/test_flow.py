@@ -41,7 +41,7 @@ def trained(n: int = 128, seed: int = 0, spec: str = "mlp:3-4-2") -> Population:
 
 
 def test_a_flow_learns_where_training_leads() -> None:
-    flow = Flow(SYM, architecture=SMALL)
+    flow = Flow(SYM, "euclidean", architecture=SMALL)
     flow.fit(trained(512), Matching(epochs=60, batch_size=128, rate=3e-3, warm_up=20, average=0.98))
     starts = draw(64, 9)
     found = flow.sample(64, 8, starts=starts)
@@ -66,7 +66,7 @@ def test_every_plan_gives_finite_networks_of_the_right_shapes(geometry: str, cou
 
 def test_the_same_seed_gives_the_same_flow_and_another_seed_another() -> None:
     one, two, other = (
-        Flow(SYM, architecture=SMALL).fit(trained(64), QUICK, seed=seed).sample(4, 3, generator=_seeded(1))
+        Flow(SYM, "euclidean", architecture=SMALL).fit(trained(64), QUICK, seed=seed).sample(4, 3, generator=_seeded(1))
         for seed in (3, 3, 4)
     )
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -88,7 +88,7 @@ def test_samples_can_be_asked_for_by_condition() -> None:
     starts = draw(512, 0)
     task = (torch.arange(512) % 2).float()
     ends = {name: x + 4 * (task - 0.5).view(-1, *[1] * (x.dim() - 1)) for name, x in starts.items()}
-    flow = Flow(SYM, architecture=SMALL, conditions=["task"])
+    flow = Flow(SYM, "euclidean", architecture=SMALL, conditions=["task"])
     flow.fit(Population(ends, starts, {"task": task}), Matching(epochs=40, batch_size=128, rate=3e-3, warm_up=20))
     low, high = (flow.sample(64, 8, condition={"task": value}, generator=_seeded(0)) for value in (0.0, 1.0))
     for name in low:
@@ -105,20 +105,20 @@ def test_errors_of_outputs_are_counted_where_there_are_data() -> None:
     split = Split(torch.randn(40, 3), torch.randint(2, (40,)))
     losses: dict[bool, float] = {}
     for counted in (False, True):
-        flow = Flow(SYM, architecture=SMALL)
+        flow = Flow(SYM, "euclidean", architecture=SMALL)
         seen: list[Epoch] = []
         given = {"model": MODEL, "data": split} if counted else {}
         flow.fit(trained(64), QUICK, progress=seen.append, **given)  # type: ignore[arg-type]
         losses[counted] = seen[0].loss
     assert losses[True] > losses[False]
     with pytest.raises(CosetError, match="need both, a model and data"):
-        Flow(SYM, architecture=SMALL).fit(trained(64), QUICK, model=MODEL)
+        Flow(SYM, "euclidean", architecture=SMALL).fit(trained(64), QUICK, model=MODEL)
 
 
 def test_networks_of_another_width_are_sampled_and_learned() -> None:
     wide = zoo.build("mlp:3-7-2")
     wide_sym = coset.symmetry(wide, zoo.example_input(wide))
-    flow = Flow(SYM, architecture=SMALL)
+    flow = Flow(SYM, "euclidean", architecture=SMALL)
     flow.fit(trained(64), QUICK, more=[(wide_sym, trained(96, 1, "mlp:3-7-2"))])
     found = flow.on(wide_sym, states.of(wide)).sample(3, 4)
     assert found["layers.0.weight"].shape == (3, 7, 3)
@@ -129,7 +129,7 @@ def test_networks_of_another_width_are_sampled_and_learned() -> None:
 
 
 def test_guidance_lowers_the_loss() -> None:
-    flow = Flow(SYM, architecture=SMALL).fit(trained(64), QUICK)
+    flow = Flow(SYM, "euclidean", architecture=SMALL).fit(trained(64), QUICK)
     generator = torch.Generator().manual_seed(3)
     split = Split(torch.randn(80, 3, generator=generator), torch.randint(2, (80,), generator=generator))
     losses = []
@@ -154,7 +154,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     trained(4).save(tmp_path / "population.safetensors")
     with pytest.raises(StateError, match="holds no flow"):
         Flow.load(tmp_path / "population.safetensors")
-    flow = Flow(SYM, architecture=SMALL).fit(trained(64), QUICK)
+    flow = Flow(SYM, "euclidean", architecture=SMALL).fit(trained(64), QUICK)
     with pytest.raises(StateError, match=r"must end in \.safetensors"):
         flow.save(tmp_path / "flow.pt")
     flow.save(tmp_path / "flow.safetensors")
@@ -204,10 +204,10 @@ def test_what_cannot_be_is_refused_in_one_sentence() -> None:
     with pytest.raises(CosetError, match="multiple of heads"):
         Architecture(width=30, heads=4)
     with pytest.raises(CosetError, match="needs to know where each network began"):
-        Flow(SYM, architecture=SMALL).fit(draw(16, 0), QUICK)
+        Flow(SYM, "euclidean", architecture=SMALL).fit(draw(16, 0), QUICK)
     with pytest.raises(CosetError, match="no label 'loss'"):
-        Flow(SYM, architecture=SMALL, conditions=["loss"]).fit(trained(16), QUICK)
-    flow = Flow(SYM, architecture=SMALL).fit(trained(64), QUICK)
+        Flow(SYM, "euclidean", architecture=SMALL, conditions=["loss"]).fit(trained(16), QUICK)
+    flow = Flow(SYM, "euclidean", architecture=SMALL).fit(trained(64), QUICK)
     with pytest.raises(CosetError, match="There are 5 starts for 3"):
         flow.sample(3, starts=draw(5, 0))
     with pytest.raises(CosetError, match="must be positive, not 0"):
@@ -217,12 +217,12 @@ def test_what_cannot_be_is_refused_in_one_sentence() -> None:
     bad = trained(16)
     bad.states["layers.0.weight"][3] = torch.nan
     with pytest.raises(StateError, match="NaN"):
-        Flow(SYM, architecture=SMALL).fit(bad.states, QUICK)
+        Flow(SYM, "euclidean", architecture=SMALL).fit(bad.states, QUICK)
 
 
 def test_a_flow_that_diverges_says_so() -> None:
     with pytest.raises(CosetError, match="The flow diverged in epoch"):
-        Flow(SYM, architecture=SMALL).fit(trained(64), replace(QUICK, rate=1e30, epochs=5, warm_up=0))
+        Flow(SYM, "euclidean", architecture=SMALL).fit(trained(64), replace(QUICK, rate=1e30, epochs=5, warm_up=0))
 
 
 def _seeded(seed: int) -> torch.Generator:
@@ -231,7 +231,7 @@ def _seeded(seed: int) -> torch.Generator:
 
 def test_populations_and_flows_do_not_pass_for_networks(tmp_path: Path) -> None:
     trained(4).save(tmp_path / "population.safetensors")
-    Flow(SYM, architecture=SMALL).fit(trained(64), QUICK).save(tmp_path / "flow.safetensors")
+    Flow(SYM, "euclidean", architecture=SMALL).fit(trained(64), QUICK).save(tmp_path / "flow.safetensors")
     for name in ("population", "flow"):
         with pytest.raises(StateError, match=f"holds a {name} and not one network"):
             coset.load(tmp_path / f"{name}.safetensors")

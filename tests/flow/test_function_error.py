@@ -46,8 +46,9 @@ def test_the_whole_velocity_counts_as_one() -> None:
     starts, ends = base.draw(30), base.draw(30)
     split = Split(torch.randn(40, 4), torch.randint(2, (40,)))
     measure = FunctionError.of(model, own, split, starts, ends)
-    assert float(measure(ends, ends - starts, split.inputs)) == pytest.approx(1.0, rel=1e-4)
-    assert float(measure(ends, 0.5 * (ends - starts), split.inputs)) == pytest.approx(0.25, rel=1e-4)
+    points = torch.lerp(starts, ends, torch.linspace(0, 1, 30)[:, None])
+    assert float(measure(points, ends - starts, split.inputs)) == pytest.approx(1.0, rel=1e-4)
+    assert float(measure(points, 0.5 * (ends - starts), split.inputs)) == pytest.approx(0.25, rel=1e-4)
 
 
 def test_gradients_reach_the_error_and_not_the_network() -> None:

@@ -16,6 +16,21 @@ from typer.core import TyperGroup
 
 from coset._version import __version__
 from coset.cli import console
+from coset.cli.flow import flow
+from coset.cli.options import (
+    Arguments,
+    Checkpoint,
+    Device,
+    Inputs,
+    Json,
+    Meta,
+    Model,
+    Seed,
+    Solution,
+    Spec,
+    Split,
+    networks,
+)
 from coset.errors import CosetError
 
 
@@ -44,42 +59,7 @@ app = typer.Typer(
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def _networks(given: Any) -> Any:
-    """Refuse curves where networks are wanted."""
-    if given:
-        from coset.solutions.load import refuse_other
-
-        for path in [given] if isinstance(given, Path) else given:
-            refuse_other(path)
-    return given
-
-
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else.")]
-Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn at random.", min=0, max=2**63 - 1)]
-Model = Annotated[str, typer.Option("--model", help="A name of the zoo, such as resnet20, or module:factory.")]
-Arguments = Annotated[str | None, typer.Option("--args", help="Arguments of the factory, as a JSON object.")]
-Inputs = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--input", help="An example input, such as 2x3x32x32 or 2x16:int<100; by default the model's own example."
-    ),
-]
-Spec = Annotated[
-    Path | None,
-    typer.Option("--symmetry", help="Read the symmetry from a .json file, as `coset inspect --output` writes it."),
-]
-Meta = Annotated[bool, typer.Option("--meta", help="Build the model without weights, to save memory.")]
-Device = Annotated[str, typer.Option("--device", help="Where to compute: cpu or cuda.")]
-Checkpoint = Annotated[
-    Path,
-    typer.Argument(help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors.", callback=_networks),
-]
-Solution = Annotated[Path, typer.Argument(help="A solution that `coset fit` wrote, or any checkpoint.")]
-Split = Annotated[
-    int | None, typer.Option("--split", help="Which standard split of a UCI set; the first if not given.")
-]
+app.add_typer(flow, name="flow")
 
 
 def _show_version(wanted: bool) -> None:
@@ -104,7 +84,7 @@ def _root(
 def inspect(
     model: Annotated[str, typer.Argument(help="A name of the zoo, such as vit, or module:factory.")],
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Weights to load: safetensors, or a .pt of plain tensors.", callback=_networks)
+        Path | None, typer.Option(help="Weights to load: safetensors, or a .pt of plain tensors.", callback=networks)
     ] = None,
     args: Annotated[str | None, typer.Option(help="Arguments of the factory, as a JSON object.")] = None,
     input: Annotated[  # the option's name
@@ -164,7 +144,7 @@ def align(
     epilog="Example: coset merge a.safetensors b.safetensors c.safetensors --model resnet20 -o merged.safetensors"
 )
 def merge(
-    checkpoints: Annotated[list[Path], typer.Argument(help="Two checkpoints or more.", callback=_networks)],
+    checkpoints: Annotated[list[Path], typer.Argument(help="Two checkpoints or more.", callback=networks)],
     output: Annotated[Path, typer.Option("--output", "-o", help="The merged checkpoint: .safetensors.")],
     model: Model = "",
     weights: Annotated[
@@ -202,9 +182,7 @@ def barrier(
     data: Annotated[str, typer.Option(help="A data set, such as mnist: the loss is that of its test split.")],
     second: Annotated[
         Path | None,
-        typer.Argument(
-            help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors.", callback=_networks
-        ),
+        typer.Argument(help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors.", callback=networks),
     ] = None,
     method: Annotated[
         list[str] | None, typer.Option(help="How to align: weights, activations or sinkhorn. Repeat it to compare.")

@@ -2,7 +2,8 @@
 
 from coset.flow.api import Flow
 from coset.flow.architecture import Architecture
+from coset.flow.base import normal_starts
 from coset.flow.guidance import Guidance
 from coset.flow.matching import Matching
 
-__all__ = ["Architecture", "Flow", "Guidance", "Matching"]
+__all__ = ["Architecture", "Flow", "Guidance", "Matching", "normal_starts"]

@@ -44,7 +44,7 @@ class Flow:
     def __init__(
         self,
         sym: Symmetry,
-        geometry: Geometry = "euclidean",
+        geometry: Geometry = "geometric",
         coupling: Pairing = "training",
         *,
         architecture: Architecture | None = None,
@@ -56,6 +56,13 @@ class Flow:
         self.sym = sym
         self.plan = Plan(geometry, coupling, architecture or Architecture(), predict, tuple(conditions), align, group)
         self._fitted: Fitted | None = None
+
+    @staticmethod
+    def of(sym: Symmetry, plan: Plan) -> Flow:
+        """The flow of a plan, with nothing learned."""
+        made = Flow(sym)
+        made.plan = plan
+        return made
 
     @property
     def fitted(self) -> Fitted:
@@ -210,6 +217,6 @@ class Flow:
 
 
 def _flow(sym: Symmetry, plan: Plan, fitted: Fitted) -> Flow:
-    made = Flow(sym)
-    made.plan, made._fitted = plan, fitted
+    made = Flow.of(sym, plan)
+    made._fitted = fitted
     return made

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from coset import state as states
 from coset.errors import CosetError
-from coset.flow.space import Space
+from coset.flow.space import Space, space
 from coset.inference.initialise import fresh
 from coset.inference.randomness import seeded
+from coset.symmetries import Symmetry
 from coset.weightspace import sphere
 
 LOOKS = 16  # at fresh models, to know their deviations
@@ -85,23 +86,32 @@ class Base:
         return chart.velocity(full)[self._begin :].float()
 
 
-def measured_base(space: Space, x: Tensor) -> Base:
+def measured_base(room: Space, x: Tensor) -> Base:
     """The base with the mean and deviation that each tensor has in networks x [n, D].
 
     What is constant, as biases that start at zero, gets a small deviation, since a density needs one.
     """
-    given = space.ends.chart.state(x.double().cpu(), {name: y.double().cpu() for name, y in space.template.items()})
-    tensors = {name: given[name] for name in space.ends.chart.shapes}
+    given = room.ends.chart.state(x.double().cpu(), {name: y.double().cpu() for name, y in room.template.items()})
+    tensors = {name: given[name] for name in room.ends.chart.shapes}
     means = {name: float(y.mean()) for name, y in tensors.items()}
     stds = {name: float(y.std(correction=0)) for name, y in tensors.items()}
     floor = LEAST * max(stds.values())
-    return Base(space, means, {name: max(value, floor) for name, value in stds.items()})
+    return Base(room, means, {name: max(value, floor) for name, value in stds.items()})
 
 
-def initial_base(model: nn.Module, space: Space, seed: int = 0) -> Base:
+def initial_base(model: nn.Module, room: Space) -> Base:
     """The base with the mean and deviation that each tensor has in fresh models."""
     looks = []
     for k in range(LOOKS):
-        with seeded(seed, (k,)):
+        with seeded(0, (k,)):
             looks.append(states.of(fresh(model)))
-    return measured_base(space, space.encode(states.stack(looks)))
+    return measured_base(room, room.encode(states.stack(looks)))
+
+
+def normal_starts(model: nn.Module, sym: Symmetry, std: float | None = None) -> Base:
+    """Networks to begin training with whose density a flow knows: `coset.collect(..., draw=normal_starts(...).states)`.
+
+    All weights are normal, with deviation `std`, or with mean and deviation of each tensor of fresh models when None.
+    """
+    room = space(sym, states.of(model), "euclidean")
+    return initial_base(model, room) if std is None else Base(room, {}, dict.fromkeys(room.ends.chart.shapes, std))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,12 +23,16 @@ Asked = Mapping[str, Tensor | float]
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """field: the velocities. base: where they begin. precision: in which the network of the field runs."""
+    """field: the velocities. base: where they begin. precision: in which the network of the field runs.
+
+    about: what is known of the population that it was learned from, as JSON can hold it.
+    """
 
     field: Field
     base: Base
     conditions: Conditions | None
     precision: str
+    about: Mapping[str, Any]
 
     @property
     def space(self) -> Space:

@@ -13,7 +13,7 @@ from coset.alignment.api import align_many
 from coset.alignment.population import PopulationMatch
 from coset.checks import State
 from coset.data import Data, as_split
-from coset.errors import CosetError
+from coset.errors import CosetError, StateError
 from coset.flow.base import Base, measured_base
 from coset.flow.conditions import Conditions
 from coset.flow.coupling import Coupling, Independent, Training
@@ -26,6 +26,7 @@ from coset.flow.space import Space, space
 from coset.flow.standardize import Standardize
 from coset.flow.transport import Transport
 from coset.inference.drive import Progress, check_run, drive
+from coset.inference.fit import check_call
 from coset.inference.folder import RowFolder, open_folder
 from coset.inference.randomness import Randomness, seeded
 from coset.populations.population import Population
@@ -63,6 +64,9 @@ def learn(
 ) -> Fitted:
     """See `coset.Flow.fit`."""
     check_run(1, checkpoint_every, seed)
+    for _, own in populations:
+        if not len(own):
+            raise StateError("A flow is learned from some networks, and this population is empty.")
     where = resolve(device, populations[0][1].states)
     labels = populations[0][1].labels
     conditions = Conditions.measured(plan.conditions, labels).to(where) if plan.conditions else None
@@ -88,7 +92,7 @@ def learn(
     epochs = settings.epochs
     drive(run, epochs, None, randomness, group, folders, where, progress, checkpoint_every, lambda row: name)
     run.finish()
-    return Fitted(field.requires_grad_(False), base, conditions, settings.precision)
+    return Fitted(field.requires_grad_(False), base, conditions, settings.precision, populations[0][1].about)
 
 
 def _known(plan: Plan, sym: Symmetry, own: Population, conditions: Conditions | None, where: torch.device) -> _Known:
@@ -139,10 +143,12 @@ def _function(
         raise CosetError("Errors of outputs need both, a model and data.")
     if widths > 1:
         raise CosetError("Errors of outputs are those of one model: fit populations of several widths without it.")
+    split = as_split(data).to(known.ends.device)
+    check_call(model, split, known.ends.device)
     ends = known.ends[:PAIRS]
     generator = torch.Generator(ends.device).manual_seed(0)
     starts = base.draw(len(ends), generator) if known.starts is None else known.starts[:PAIRS]
-    return FunctionError.of(model, known.space, as_split(data).to(ends.device), starts, ends)
+    return FunctionError.of(model, known.space, split, starts, ends)
 
 
 def _coupled(plan: Plan, known: _Known, base: Base) -> Coupling:

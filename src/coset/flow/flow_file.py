@@ -40,6 +40,7 @@ def write_flow(path: str | Path, plan: Plan, fitted: Fitted) -> None:
         "base": {"means": dict(fitted.base.means), "stds": dict(fitted.base.stds)},
         "conditions": None if conditions is None else dict(conditions.sizes),
         "precision": fitted.precision,
+        "about": dict(fitted.about),
         "template": list(fitted.space.template),
     }
     layout = {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()}
@@ -70,7 +71,7 @@ def read_flow(path: str | Path) -> tuple[Plan, Fitted]:
         field = Field(room, network, Standardize(wiring), plan.predict)
         field.load_state_dict({name: source[f"field/{name}"] for name in field.state_dict()})
         base = Base(room, given["base"]["means"], given["base"]["stds"])
-        return plan, Fitted(field.requires_grad_(False), base, conditions, given["precision"])
+        return plan, Fitted(field.requires_grad_(False), base, conditions, given["precision"], dict(given["about"]))
     except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, CosetError) as error:
         raise StateError(
             f"{path} holds a flow that cannot be read ({error!r}): it was written by another version, or changed."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -27,7 +28,7 @@ class FunctionError:
     the point (flow matching with any metric that is a function of x_t and t has one solution).
 
     scale
-        what it is of the whole velocity, which counts as one
+        what it is of whole velocities at points along their paths, which counts as one
     """
 
     model: nn.Module
@@ -41,9 +42,12 @@ class FunctionError:
     def of(cls, model: nn.Module, space: Space, split: Split, starts: Tensor, ends: Tensor) -> FunctionError:
         """On inputs of `split`, in units of the paths from `starts` to `ends`, [n, D] on its device."""
         classifies = isinstance(likelihood_of(split.targets), Classification)
-        error = cls(model, space, split.inputs, classifies, min(INPUTS, len(split)))
-        velocity = space.manifold.velocity(starts, ends, 1.0)
-        return replace(error, scale=float(error(ends, velocity, split.inputs[: error.count])))
+        own = copy.deepcopy(model).to(starts.device).eval()
+        error = cls(own, space, split.inputs, classifies, min(INPUTS, len(split)))
+        # Along the paths: at their ends networks are sure, and hardly anything changes what they predict.
+        time = torch.linspace(0, 1, len(starts), device=starts.device)
+        points, velocity = space.manifold.geodesic(starts, ends, time), space.manifold.velocity(starts, ends, time)
+        return replace(error, scale=float(error(points, velocity, split.inputs[: error.count])))
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """[count, ...] inputs."""

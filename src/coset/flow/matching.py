@@ -30,7 +30,8 @@ from coset.inference.stepping import check_choices, check_positive, matmul_preci
 class Matching:
     """How a flow is learned.
 
-    epochs: passes over the population. rate: the largest, after `warm_up` steps, from where it falls along a cosine.
+    epochs: passes over the population. rate: the largest, after `warm_up` steps or a tenth of all, whichever is less,
+    from where it falls along a cosine.
     average: of the weights that samples are drawn with, w' <- average w' + (1 - average) w. times: of the paths,
     uniform or Beta(1, 2), which is more often early. noise: deviation of points from their path, in units of the
     deviation of weights. function: weight of the error that a velocity makes in the outputs, where data are given (see
@@ -46,7 +47,7 @@ class Matching:
     average: float = 0.999
     times: Literal["uniform", "beta"] = "uniform"
     noise: float = 0.0
-    function: float = 10.0
+    function: float = 100.0
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     compile: bool = False
 
@@ -71,6 +72,11 @@ class Part:
 
     def __init__(self, field: Field, units: Tensor, coupling: Coupling, function: FunctionError | None) -> None:
         self.field, self.units, self.coupling, self.function = field, units, coupling, function
+        self._velocity: Callable[..., Tensor] = partial(functional_call, field)
+
+    def compile(self) -> None:
+        """Let torch compile the field, and leave the derivative of outputs as it is."""
+        self._velocity = torch.compile(self._velocity, dynamic=False)
 
     def loss(
         self,
@@ -93,7 +99,7 @@ class Part:
             moved = manifold.exp(x, manifold.tangent(x, settings.noise * self.units * noise))
             wanted, x = manifold.transport(x, moved, wanted), moved
         with torch.autocast(x.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
-            found: Tensor = functional_call(self.field, weights, (x, time, condition)).float()
+            found = self._velocity(weights, (x, time, condition)).float()
         left = (1 - time).unsqueeze(-1)
         error = (found - wanted) * (left if self.field.predict == "endpoint" else 1)
         loss = (error / self.units).square().mean()
@@ -117,7 +123,8 @@ class Learning(Course):
         self._steps = steps
         self.steps = sum(s.count for s in steps)
         total = settings.epochs * self.steps
-        warm = [min(1.0, (k + 1) / max(1, settings.warm_up)) for k in range(total)]
+        rising = max(1, min(settings.warm_up, total // 10))
+        warm = [min(1.0, (k + 1) / rising) for k in range(total)]
         self._rates = torch.tensor([settings.rate * w * cosine(k / total) for k, w in enumerate(warm)], device=device)
         self._flat = self._network.flatten(dict(first.named_parameters())).requires_grad_()
         self._average = self._flat.detach().clone()
@@ -163,7 +170,7 @@ class Learning(Course):
             noise = torch.randn(x1.shape, generator=generator, device=self._device)
         inputs = None if part.function is None else part.function.draw(generator)
         weights = self._network.unflatten(self._flat)
-        loss = own.loss(weights, (x0, x1), time, condition, noise, inputs, settings)
+        loss = part.loss(weights, (x0, x1), time, condition, noise, inputs, settings)
         (gradient,) = torch.autograd.grad(loss, [self._flat])
         with torch.no_grad():
             gradient = gradient * (settings.clip / torch.linalg.vector_norm(gradient).clamp(min=settings.clip))
@@ -198,7 +205,8 @@ class _Steps:
         self.count = len(part.coupling) // size
         self.order = torch.zeros(self.count, size, dtype=torch.int64, device=device)
         self.done = torch.zeros((), dtype=torch.int64, device=device)
-        self.loss = torch.compile(part.loss, dynamic=False) if settings.compile else part.loss
+        if settings.compile:
+            part.compile()
         self.advance: Callable[[], None] = _nothing
         self.is_captured = False
 

@@ -25,7 +25,7 @@ class Plan:
     align: bring all networks in the order of the first one before; by default where the coupling is not "training".
     """
 
-    geometry: Geometry = "euclidean"
+    geometry: Geometry = "geometric"
     coupling: Pairing = "training"
     architecture: Architecture = field(default_factory=Architecture)
     predict: Prediction = "velocity"

@@ -1,0 +1,208 @@
+"""`coset flow evaluate`: how good, how different and how new the networks of a population are."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+
+from coset.cli import console, outputs
+from coset.cli.align import Net
+from coset.cli.evaluate import Task, prepare
+from coset.cli.flow_figure import spreads
+from coset.cli.flow_files import net_of, open_population, require_members, symmetry_of
+from coset.errors import CosetError
+from coset.files import atomic_write
+from coset.populations import Population
+from coset.populations.diversity import Diversity, diversity
+from coset.populations.ensembling import Averages, model_averages
+from coset.populations.novelty import NAMES, Novelty, novelty
+from coset.populations.pair_barriers import PairBarriers, pair_barriers
+from coset.populations.scores import Scores, scores
+from coset.report.page import page
+from coset.report.repeats import plural
+from coset.symmetries import Symmetry
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of the command; `net` has no name where a population says it.
+
+    against, fresh: networks that the flow learned from, and networks like them that it has not seen.
+    count, pairs: networks of each population that are measured at most, and pairs of them for barriers.
+    noise: of the targets of a regression.
+    """
+
+    samples: Path
+    net: Net
+    data: str
+    split: int | None = None
+    against: Path | None = None
+    fresh: Path | None = None
+    count: int = 512
+    pairs: int = 256
+    noise: float = 1.0
+    html: Path | None = None
+    seed: int = 0
+
+    @property
+    def files(self) -> dict[str, Path]:
+        """Of each population."""
+        given = {"samples": self.samples, "training": self.against, "fresh": self.fresh}
+        return {name: path for name, path in given.items() if path is not None}
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """Of the networks of one population; differences are those of classes, and of two networks or more."""
+
+    networks: int
+    scores: Scores
+    averages: Averages
+    diversity: Diversity | None
+    barriers: PairBarriers | None
+
+
+def run(request: Request, as_json: bool) -> None:
+    """Measure and print."""
+    begin = time.perf_counter()
+    outputs.check("--html", request.html, [".html"], [*request.files.values()])
+    if not 0 < request.noise < float("inf"):
+        raise CosetError(f"--noise must be positive and finite, not {request.noise}.")
+    populations = {name: open_population(path, request.net.device) for name, path in request.files.items()}
+    net = net_of(request.net, *(one.about for one in populations.values()))
+    with console.steps(quiet=as_json) as say:
+        say(f"building {net.model} and reading {request.data}")
+        task = prepare(net, request.data, request.split)
+        for name, path in reversed(request.files.items()):  # the weights of the samples come last and stay
+            require_members(populations[name], task.module, path)
+        say(f"inferring the symmetry of {net.model}")
+        sym = symmetry_of(task.module, net)
+        task.module.to(net.device)
+        chosen = {name: _some(one, request) for name, one in populations.items()}
+        found = {}
+        for name, one in chosen.items():
+            say(f"measuring {plural(len(one), 'network')} of {request.files[name]}")
+            found[name] = _measured(one, task, sym, request)
+        news = None
+        if "training" in populations:
+            say("comparing with the training networks")
+            news = _novelty(chosen, populations["training"], task, sym, request)
+    table = rows(found)
+    if request.html is not None:
+        text = page(f"{request.samples} on {request.data}", table, [spreads(found, news)])
+        with outputs.writing("--html", request.html), atomic_write(request.html) as temporary:
+            temporary.write_text(text, encoding="utf-8")
+    if as_json:
+        report = {
+            "model": net.model,
+            "data": request.data,
+            "split": request.split,
+            "evaluated_on": task.scored,
+            "seed": request.seed,
+            "device": net.device,
+            "populations": {
+                name: {"file": str(request.files[name]), "networks": len(populations[name]), **_record(one)}
+                for name, one in found.items()
+            },
+            "novelty": None if news is None else json.loads(news.to_json()),
+            "seconds": time.perf_counter() - begin,
+        }
+        typer.echo(json.dumps(report, indent=1, allow_nan=False))
+        return
+    out = console.stdout()
+    columns = tuple(table[0])
+    title = f"Networks on the {task.scored} split of {request.data}"
+    out.print(console.table(title, columns, [tuple(row.values()) for row in table], numbers=columns[1:]))
+    for note in task.notes:
+        out.print(note)
+    if news is not None:
+        out.print()
+        _show_novelty(news)
+    if request.html is not None:
+        out.print(f"wrote {request.html}")
+    out.print(f"{time.perf_counter() - begin:.1f} s")
+
+
+def rows(found: dict[str, Measured]) -> list[dict[str, str]]:
+    """A line for each population."""
+    made = []
+    for name, one in found.items():
+        losses, accuracies, whole = one.scores.losses, one.scores.accuracies, one.averages.rows[-1]
+        row = {"": name, "networks": str(one.networks)}
+        if accuracies is not None:
+            row |= {"accuracy": f"{accuracies.mean:.2%}", "deviation": f"{accuracies.std or 0:.2%}"}
+        row |= {"loss": f"{losses.mean:.4f}"}
+        if whole.accuracy is not None:
+            row |= {"averaged accuracy": f"{whole.accuracy:.2%}"}
+        row |= {"averaged loss": f"{whole.nll:.4f}"}
+        if whole.accuracy is not None:
+            row |= {"diversity": "" if one.diversity is None else f"{one.diversity.pairwise:.4f}"}
+        heights = {} if one.barriers is None else one.barriers.spreads
+        row |= {"barrier": f"{heights['before'].mean:.3f}" if heights else ""}
+        row |= {"aligned": f"{heights['paired'].mean:.3f}" if heights else ""}
+        made.append(row)
+    return made
+
+
+def _some(population: Population, request: Request) -> Population:
+    """At most `count` networks, drawn at random, since neighbours may be of one run."""
+    if len(population) <= request.count:
+        return population
+    order = torch.randperm(len(population), generator=torch.Generator().manual_seed(request.seed))
+    return population[order[: request.count]]
+
+
+def _measured(population: Population, task: Task, sym: Symmetry, request: Request) -> Measured:
+    given, split = (population.states, task.module, task.split), task.split
+    classifies = not split.targets.is_floating_point()
+    noise = None if classifies else request.noise
+    several = len(population) > 1
+    return Measured(
+        len(population),
+        scores(*given, noise),
+        model_averages(*given, noise, seed=request.seed),
+        diversity(*given, seed=request.seed) if classifies and several else None,
+        pair_barriers(population.states, sym, task.module, split, noise, pairs=request.pairs, seed=request.seed)
+        if several
+        else None,
+    )
+
+
+def _novelty(
+    chosen: dict[str, Population], training: Population, task: Task, sym: Symmetry, request: Request
+) -> Novelty:
+    """Of the samples, beside all networks that the flow learned from."""
+    fresh = chosen["fresh"].states if "fresh" in chosen else None
+    count, samples = min(256, request.count), chosen["samples"].states
+    return novelty(samples, training.states, sym, task.module, task.split, fresh, count=count, seed=request.seed)
+
+
+def _show_novelty(news: Novelty) -> None:
+    """A line for each kind of networks."""
+    title = f"Distance to the nearest training network{'' if news.exact else ', at most'}"
+    columns = ("", "networks", "mean", "least", "mistakes that overlap")
+    table = []
+    for kind, one in news.kinds.items():
+        d, agreements = one.distances, one.agreements
+        overlap = "" if agreements is None else f"{agreements.mean:.1%}"
+        table.append((NAMES[kind], str(d.n), f"{d.mean:.4g}", f"{d.least:.4g}", overlap))
+    out = console.stdout()
+    out.print(console.table(title, columns, table, numbers=columns[1:]))
+    if news.memorised is not None:
+        out.print(news.summary()[-1])
+
+
+def _record(one: Measured) -> dict[str, Any]:
+    return {
+        "measured": one.networks,
+        **json.loads(one.scores.to_json()),
+        "averages": json.loads(one.averages.to_json()),
+        "diversity": None if one.diversity is None else json.loads(one.diversity.to_json()),
+        "barriers": None if one.barriers is None else json.loads(one.barriers.to_json()),
+    }

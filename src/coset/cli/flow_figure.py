@@ -1,0 +1,52 @@
+"""The picture of populations: how good their networks are, and how far from those that a flow learned from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from coset.populations.novelty import NAMES, Novelty
+from coset.report.barrier import GRID, HEIGHT, INK, LINE, PANEL
+from coset.report.figure import canvas
+from coset.report.palette import HUES
+
+if TYPE_CHECKING:
+    from coset.cli.flow_evaluate import Measured
+
+
+def spreads(found: Mapping[str, Measured], news: Novelty | None) -> Figure:
+    """The share of networks below each accuracy, or loss of a regression, and below each distance if that is known."""
+    accurate = all(one.scores.accuracy is not None for one in found.values())
+    scores = {
+        name: one.scores.loss if one.scores.accuracy is None else one.scores.accuracy for name, one in found.items()
+    }
+    panels = {"accuracy" if accurate else "loss (nats per example)": scores}
+    if news is not None:
+        distances = {NAMES[kind]: one.distance for kind, one in news.kinds.items()}
+        panels["distance to the nearest training network"] = distances
+    figure = canvas(len(panels) * PANEL, HEIGHT + LINE * max(map(len, panels.values())))
+    figure.set_layout_engine("constrained")
+    for axes, (label, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
+        _shares(axes, label, values)
+    return figure
+
+
+def _shares(axes: Axes, label: str, values: Mapping[str, Tensor]) -> None:
+    """A step for each network."""
+    for number, (name, x) in enumerate(values.items()):
+        shares = torch.arange(len(x) + 1) / len(x)
+        edges = torch.cat([x.min()[None], x.sort().values])
+        axes.step(edges.tolist(), shares.tolist(), where="post", color=HUES[number % len(HUES)], label=name)
+    axes.set_xlabel(label, color=INK, fontsize=9)
+    axes.set_ylabel("share of networks below", color=INK, fontsize=9)
+    axes.set_ylim(0, 1)
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=INK, labelsize=8)
+    # Outside, since inside there is no place that no curve may cross.
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False, fontsize=8)

@@ -1,0 +1,80 @@
+"""Populations and flows as files of the commands, and the model that a population says it is of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from coset import state as states
+from coset.checkpoint import open_state
+from coset.cli import model
+from coset.cli.align import Net
+from coset.errors import CosetError, StateError
+from coset.flow.api import Flow
+from coset.populations.population import Population
+from coset.solutions.load import FLOW, POPULATION
+from coset.symmetries import Symmetry, symmetry
+
+KINDS = {FLOW: "flow", POPULATION: "population"}
+
+
+def open_population(path: Path, device: str) -> Population:
+    """The population of a file, with one network at least."""
+    _require(path, POPULATION, "`coset flow collect` or `coset flow sample`")
+    found = Population.load(path, device)
+    if not len(found):
+        raise StateError(f"{path} holds a population without any network.")
+    return found
+
+
+def open_flow(path: Path, device: str) -> Flow:
+    """The flow of a file."""
+    _require(path, FLOW, "`coset flow fit`")
+    return Flow.load(path, device)
+
+
+def named(name: str, arguments: str | None, inputs: list[str] | None, device: str) -> Net:
+    """The model of the options, whose name is empty where it is that of a file."""
+    if not name and (arguments or inputs):
+        raise CosetError("--args and --input are those of a model: name it with --model.")
+    return replace(Net.of(name or "that of a file", arguments, inputs, None, False, device), model=name)
+
+
+def described(net: Net) -> dict[str, Any]:
+    """What the `about` of a population keeps of its model, for `net_of`."""
+    return {"model": net.model, "arguments": net.arguments, "inputs": list(net.inputs)}
+
+
+def net_of(given: Net, *abouts: Mapping[str, Any]) -> Net:
+    """The model that the options name, or the first that a population says it is of."""
+    if given.model:
+        return given
+    for about in abouts:
+        # Without "inputs" the name is that of a class, as of populations that were made in Python.
+        match about:
+            case {"model": str(name), "arguments": str() | None as arguments, "inputs": [*inputs]}:
+                return replace(given, model=name, arguments=arguments, inputs=tuple(map(str, inputs)))
+    raise CosetError("The model is not known here, since no file says which one it is: name it with --model.")
+
+
+def require_members(population: Population, module: nn.Module, path: Path) -> None:
+    """Give the module the weights of the first network, and refuse networks of another model."""
+    first = {name: x[0].cpu() for name, x in population.states.items()}
+    module.load_state_dict(states.check(first, states.of(module), str(path)), strict=False)
+
+
+def symmetry_of(module: nn.Module, net: Net) -> Symmetry:
+    """Inferred, and verified on the weights that the module has."""
+    return symmetry(module, *model.example_inputs(module, net.inputs))
+
+
+def _require(path: Path, key: str, source: str) -> None:
+    """Refuse a file of something else."""
+    metadata = open_state(path).metadata
+    if key not in metadata:
+        held = next((f"a {kind} and not a" for other, kind in KINDS.items() if other in metadata), "no")
+        raise StateError(f"{path} holds {held} {KINDS[key]}: give a file that {source} wrote.")

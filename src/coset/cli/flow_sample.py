@@ -1,0 +1,217 @@
+"""`coset flow sample`: networks that a flow generates, as a population."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+from torch import Tensor
+
+from coset import state as states
+from coset.cli import console, model, outputs, runs
+from coset.cli.align import Net
+from coset.cli.evaluate import prepare
+from coset.cli.flow_files import described, net_of, open_flow, symmetry_of
+from coset.errors import CosetError
+from coset.flow import Flow, Guidance
+from coset.flow.api import BATCH
+from coset.flow.solvers import Progress
+from coset.populations import Population
+from coset.populations.spread import spread
+
+EXAMPLES = 256  # that a guided flow is measured on at each step, so that the work does not grow with the data
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of the command.
+
+    net
+        the model of the samples, without a name where that is not needed; of another width than the flow's if `widens`
+    method
+        heun when None, and rk4 for densities
+    guide, strength
+        a data set that the networks should do well on, and how much that counts
+    """
+
+    flow: Path
+    net: Net
+    count: int
+    output: Path
+    widens: bool = False
+    steps: int = 32
+    method: str | None = None
+    noise: float = 0.0
+    conditions: tuple[str, ...] = ()
+    guide: str | None = None
+    strength: float | None = None
+    log_prob: bool = False
+    exact: bool = False
+    seed: int = 0
+
+
+def run(request: Request, as_json: bool) -> None:
+    """Sample, write and print."""
+    begin = time.perf_counter()
+    outputs.check("--output", request.output, [".safetensors"], [request.flow])
+    _check(request)
+    condition = asked(request.conditions)
+    with console.steps(quiet=as_json) as say:
+        flow = open_flow(request.flow, request.net.device)
+        request = replace(request, net=_net(request, flow))
+        flow, guidance = _prepared(request, flow, say)
+    began = time.perf_counter()
+    with _watched(request, as_json) as progress:
+        found, logs = _drawn(request, flow, guidance, condition, progress)
+    rate = request.count / (time.perf_counter() - began)
+    how = {
+        "flow": str(request.flow),
+        "steps": request.steps,
+        "method": _method(request),
+        "noise": request.noise,
+        "condition": condition,
+        "guide": request.guide,
+        "strength": _strength(request),
+        "seed": request.seed,
+    }
+    about = {**how, **(described(request.net) if request.net.model else {})}
+    population = Population(found, labels={} if logs is None else {"log_prob": logs}, about=about).to("cpu")
+    with outputs.writing("--output", request.output):
+        population.save(request.output)
+    report = {
+        **how,
+        "model": request.net.model or None,
+        "device": request.net.device,
+        "networks": len(population),
+        "networks_per_second": rate,
+        "log_prob": None if logs is None else spread(logs).record(),
+        "output": str(request.output),
+        "seconds": time.perf_counter() - begin,
+    }
+    if as_json:
+        typer.echo(json.dumps(report, indent=1, allow_nan=False))
+    else:
+        _show(population, report)
+
+
+def asked(words: Sequence[str]) -> dict[str, list[float]]:
+    """The numbers of each condition NAME=VALUE or NAME=VALUE,VALUE."""
+    found: dict[str, list[float]] = {}
+    for word in words:
+        name, _, text = word.partition("=")
+        try:
+            numbers = [float(number) for number in text.split(",")]
+        except ValueError:
+            numbers = [math.nan]
+        if not name or not all(map(math.isfinite, numbers)):
+            raise CosetError(f"--condition {word!r} cannot be read: write NAME=NUMBER, such as loss=0.1.")
+        if name in found:
+            raise CosetError(f"--condition {name} is given twice.")
+        found[name] = numbers
+    return found
+
+
+def _check(request: Request) -> None:
+    """Refuse options that do not go together."""
+    if request.guide is None and request.strength is not None:
+        raise CosetError("--strength is that of guidance: name the data with --guide.")
+    if request.log_prob and (request.guide is not None or request.noise):
+        raise CosetError("--log-prob is the density of the flow itself: leave out --guide and --noise.")
+    if request.exact and not request.log_prob:
+        raise CosetError("--exact is how densities are computed: ask for them with --log-prob.")
+    if not 0 <= request.noise < math.inf:
+        raise CosetError(f"--noise must be finite and not negative, not {request.noise}.")
+
+
+def _net(request: Request, flow: Flow) -> Net:
+    """The model of the samples, without a name where neither the options nor the flow know it."""
+    if request.guide is not None or "inputs" in flow.fitted.about:
+        return net_of(request.net, flow.fitted.about)
+    return request.net
+
+
+def _prepared(request: Request, flow: Flow, say: console.Steps) -> tuple[Flow, Guidance | None]:
+    """The flow for networks of the model, and what guides it."""
+    net = request.net
+    if not net.model:
+        return flow, None
+    say(f"building {net.model}{'' if request.guide is None else f' and reading {request.guide}'}")
+    task = None if request.guide is None else prepare(net, request.guide, None)
+    module = model.build(net.model, net.arguments) if task is None else task.module
+    if request.widens:
+        say(f"inferring the symmetry of {net.model}")
+        flow = flow.on(symmetry_of(module, net), states.of(module))
+    else:
+        states.check(flow.fitted.space.template, states.of(module), str(request.flow))
+    if task is None:
+        return flow, None
+    train = task.sets.train
+    noise = 1.0 if train.targets.is_floating_point() else None
+    strength = _strength(request) or 0.0
+    return flow, Guidance(module.to(net.device), train, strength, min(EXAMPLES, len(train)), noise=noise)
+
+
+def _drawn(
+    request: Request,
+    flow: Flow,
+    guidance: Guidance | None,
+    condition: dict[str, list[float]],
+    progress: Progress,
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """Networks, and their log densities if asked for."""
+    generator = torch.Generator(request.net.device).manual_seed(request.seed)
+    wanted = {name: torch.tensor(numbers).expand(request.count, -1) for name, numbers in condition.items()}
+    how = (request.count, request.steps, _method(request))
+    if request.log_prob:
+        return flow.sample_with_log_prob(
+            *how,
+            divergence="exact" if request.exact else "hutchinson",
+            condition=wanted,
+            generator=generator,
+            progress=progress,
+        )
+    found = flow.sample(
+        *how, noise=request.noise, guidance=guidance, condition=wanted, generator=generator, progress=progress
+    )
+    return found, None
+
+
+def _method(request: Request) -> str:
+    return request.method or ("rk4" if request.log_prob else "heun")
+
+
+def _strength(request: Request) -> float | None:
+    return None if request.guide is None else 1.0 if request.strength is None else request.strength
+
+
+@contextmanager
+def _watched(request: Request, quiet: bool) -> Iterator[Progress]:
+    """A bar over the steps of all batches."""
+    total = request.steps * -(-request.count // BATCH)
+    with runs.epochs(total, 0, "sampling", quiet) as (show, _):
+        taken = 0
+
+        def progress(done: int, steps: int) -> None:
+            nonlocal taken
+            taken += 1
+            show(f"sampling, step {taken} of {total}", taken)
+
+        yield progress
+
+
+def _show(population: Population, report: dict[str, Any]) -> None:
+    out = console.stdout()
+    out.print(f"{population}")
+    if (logs := report["log_prob"]) is not None:
+        deviation = "" if logs["std"] is None else f", deviation {logs['std']:,.2f}"
+        out.print(f"log density: mean {logs['mean']:,.2f}{deviation}")
+    out.print(f"wrote {report['output']}")
+    out.print(f"{report['seconds']:.1f} s, {report['networks_per_second']:.4g} networks a second once it was ready")

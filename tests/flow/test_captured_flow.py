@@ -1,0 +1,60 @@
+"""Flows learned by captured steps are those learned step by step. Needs a GPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import coset
+from coset import zoo
+from coset.data import Split
+from coset.flow import matching
+from coset.flow.api import Flow
+from coset.flow.architecture import Architecture
+from coset.flow.matching import Matching
+from coset.inference import capture
+from coset.populations.population import Population
+
+if not torch.cuda.is_available():
+    pytest.skip("no CUDA device", allow_module_level=True)
+
+QUICK = Matching(epochs=3, batch_size=32, rate=1e-3, warm_up=2)
+CASES = {
+    "plain": ("mlp:3-4-2", "euclidean", "training", QUICK),
+    "outputs": ("mlp:3-4-2", "geometric", "training", QUICK),
+    "transport": ("mlp:3-4-2", "geometric", "ot", replace(QUICK, noise=0.01, times="beta")),
+    "deep": ("mlp:3-4-4-2", "normalized", "independent", QUICK),
+}
+
+
+def trained(model: torch.nn.Module) -> Population:
+    generator = torch.Generator().manual_seed(0)
+    starts = {name: torch.randn(128, *x.shape, generator=generator) for name, x in model.state_dict().items()}
+    return Population({name: 3 * x for name, x in starts.items()}, starts)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_same_flow_as_step_by_step(
+    case: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    spec, geometry, coupling, settings = CASES[case]
+    model = zoo.build(spec)
+    sym = coset.symmetry(model, zoo.example_input(model))
+    generator = torch.Generator().manual_seed(1)
+    split = Split(torch.randn(64, 3, generator=generator), torch.randint(2, (64,), generator=generator))
+
+    def found() -> dict[str, Tensor]:
+        architecture = Architecture(width=32, depth=2, heads=2)
+        flow = Flow(sym, geometry, coupling, architecture=architecture)  # type: ignore[arg-type]
+        given = {"model": zoo.build(spec), "data": split} if case == "outputs" else {}
+        flow.fit(trained(model), settings, device="cuda", **given)  # type: ignore[arg-type]
+        return flow.sample(8, 4, generator=torch.Generator("cuda").manual_seed(0))
+
+    with caplog.at_level("INFO", logger=capture.__name__):
+        fast = found()
+    assert "cannot be captured" not in caplog.text
+    monkeypatch.setattr(matching, "captured", lambda step, *rest: step)
+    slow = found()
+    for name, x in slow.items():
+        assert torch.allclose(fast[name], x, rtol=1e-3, atol=1e-4), name
