@@ -235,3 +235,14 @@ def test_populations_and_flows_do_not_pass_for_networks(tmp_path: Path) -> None:
     for name in ("population", "flow"):
         with pytest.raises(StateError, match=f"holds a {name} and not one network"):
             coset.load(tmp_path / f"{name}.safetensors")
+
+
+@pytest.mark.parametrize("coupling", ["training", "ot", "independent"])
+def test_a_flow_begins_where_training_did_if_that_is_known(coupling: str) -> None:
+    starts = draw(64, 0, scale=0.1)
+    known = Population({name: 3 * x for name, x in starts.items()}, starts)
+    flow = Flow(SYM, "euclidean", coupling, architecture=SMALL).fit(known, QUICK)  # type: ignore[arg-type]
+    assert flow.fitted.base.stds == pytest.approx(dict.fromkeys(starts, 0.1), rel=0.25)
+    if coupling != "training":
+        unknown = Flow(SYM, "euclidean", coupling, architecture=SMALL).fit(known.states, QUICK)  # type: ignore[arg-type]
+        assert unknown.fitted.base.stds == pytest.approx(dict.fromkeys(starts, 0.3), rel=0.25)

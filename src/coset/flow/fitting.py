@@ -42,12 +42,17 @@ PAIRS = 256  # paths whose outputs are measured
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """Networks of one width and their starts, if they count, [n, D] each; and their conditions [n, k]."""
+    """Networks of one width and their starts, if those are known, [n, D] each; and their conditions [n, k]."""
 
     space: Space
     ends: Tensor
     starts: Tensor | None
     conditions: Tensor | None
+
+    @property
+    def begun(self) -> Tensor:
+        """What a base is like: untrained networks, or the networks themselves where those are not known."""
+        return self.ends if self.starts is None else self.starts
 
 
 def learn(
@@ -73,7 +78,7 @@ def learn(
     known = [_known(plan, sym, own, conditions, where) for sym, own in populations]
     first = known[0]
     field = _field(plan, first, 0 if conditions is None else conditions.size, seed).to(where)
-    base = measured_base(first.space, first.ends if first.starts is None else first.starts)
+    base = measured_base(first.space, first.begun)
     function = _function(first, base, model, data, len(known)) if settings.function else None
     parts = [
         Part(field.on(own.space), units(own.space, field.standardize), _coupled(plan, own, base), function)
@@ -100,14 +105,12 @@ def _known(plan: Plan, sym: Symmetry, own: Population, conditions: Conditions | 
     given: State = {name: x.to(where) for name, x in own.states.items()}
     if plan.aligns:
         given = _aligned(given, room)
-    starts = None
-    if plan.coupling == "training":
-        if own.starts is None:
-            raise CosetError(
-                "The coupling 'training' needs to know where each network began, which this population does not: use "
-                "'ot'."
-            )
-        starts = room.encode({name: x.to(where) for name, x in own.starts.items()})
+    if plan.coupling == "training" and own.starts is None:
+        raise CosetError(
+            "The coupling 'training' needs to know where each network began, which this population does not: use 'ot'."
+        )
+    begun = own.starts
+    starts = None if begun is None else room.encode({name: x.to(where) for name, x in begun.items()})
     asked = {name: x.to(where) for name, x in own.labels.items() if name in plan.conditions}
     matrix = None if conditions is None else conditions.matrix(asked, len(own))
     return _Known(room, room.encode(given), starts, matrix)
@@ -152,7 +155,7 @@ def _function(
 
 
 def _coupled(plan: Plan, known: _Known, base: Base) -> Coupling:
-    if known.starts is not None:
+    if plan.coupling == "training" and known.starts is not None:
         return Training(known.ends, known.conditions, known.starts)
     own = base.on(known.space)
     if plan.coupling == "independent":

@@ -11,6 +11,7 @@ PAPERS = {
     "rossi2023": "Rossi, Singh, Hannagan: On permutation symmetries in Bayesian neural network posteriors",
     "gelberg2024": "Gelberg, van der Ouderaa, van der Wilk, Gal: Variational inference failures under model symmetries",
     "tatro2020": "Tatro, Chen, Das, Melnyk, Sattigeri, Lai: Optimizing mode connectivity via neuron alignment",
+    "weightflow": "Flow matching over the weights of neural networks modulo their symmetries (a master's thesis)",
 }
 
 

@@ -1,0 +1,169 @@
+"""A flow of networks for one task, steered towards another by the gradient of its loss; beside gradient descent."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from coset.data import DataSet, Split
+from coset.flow import Guidance
+from coset.flow.guidance import Place
+from coset.papers.outcome import Claim, Outcome, noted_once
+from coset.papers.settings import Settings
+from coset.papers.weightflow.descent import FROM_SAMPLES, STARTS, UNTRAINED, best_of, descend, seen_at
+from coset.papers.weightflow.networks import SIZES, TITLES, Sizes, absent, title
+from coset.papers.weightflow.published import GUIDED, UNGUIDED
+from coset.papers.weightflow.study import Recipe
+from coset.papers.weightflow.verdicts import claim
+from coset.populations.scores import scores
+
+PLACES: tuple[Place, ...] = ("state", "endpoint")
+CHANCE = 0.2  # below this an accuracy in ten classes is that of a guess, or little more
+
+
+def guidance(settings: Settings) -> Outcome:
+    """Accuracy on the other images of guided samples, by strength, and of as many steps of gradient descent."""
+    sizes = SIZES[settings.scale]
+    guided, descents = _guided(settings, sizes), _descents(settings, sizes)
+    unguided = next(row["accuracy"] for row in guided if row["strength"] == 0.0)
+    best = max((row for row in guided if row["accuracy"] is not None), key=lambda row: row["accuracy"])
+    calls = 2 * sizes.steps
+    data = {
+        "title": f"{title(sizes.subject)}, guided on {_other(sizes)}",
+        "guided": guided,
+        "descents": descents,
+        "calls": calls,
+        "best": best,
+        "published": {"guided": GUIDED, "unguided": UNGUIDED},
+    }
+    return Outcome(data, noted_once(_claims(settings.scale, sizes, unguided, best, descents, calls)))
+
+
+def turned(images: DataSet) -> DataSet:
+    """The images by a quarter: another task for the same networks where there are no other images of their size."""
+    train, test = (Split(split.inputs.rot90(1, (-2, -1)), split.targets) for split in (images.train, images.test))
+    return replace(images, train=train, test=test)
+
+
+def _guided(settings: Settings, sizes: Sizes) -> list[dict[str, Any]]:
+    """One row for each place, batch size and strength; the first without guidance."""
+    recipe, given = _recipe(sizes), sizes.steering
+
+    def row(at: Place, batch: int, strength: float) -> dict[str, Any]:
+        def compute() -> float | None:
+            images = _images(settings, sizes)
+            model = sizes.subject.build().to(settings.device)
+            wanted = Guidance(model, images.train, strength, batch, at) if strength else None
+            flow = recipe.learned(settings, sizes.subject)
+            made = flow.sample(sizes.near, sizes.steps, guidance=wanted, generator=settings.generator())
+            return _accuracy(settings, sizes, made)
+
+        accuracy = settings.keep(
+            "weightflow-guided", compute, **_known(sizes, recipe), at=at, batch=batch, strength=strength
+        )
+        return {"at": at, "batch": batch, "strength": strength, "accuracy": accuracy}
+
+    return [
+        row("state", given.batches[0], 0.0),
+        *(row(at, batch, strength) for at in PLACES for batch in given.batches for strength in given.strengths),
+    ]
+
+
+def _descents(settings: Settings, sizes: Sizes) -> list[dict[str, Any]]:
+    """Accuracy along gradient descent, for each start and rate."""
+    recipe, given = _recipe(sizes), sizes.steering
+
+    def trace(kind: str, rate: float) -> list[dict[str, Any]]:
+        flow = recipe.learned(settings, sizes.subject)
+        begin = flow.fitted.base.states(sizes.near, settings.generator())
+        if kind == FROM_SAMPLES:
+            begin = flow.sample(sizes.near, sizes.steps, generator=settings.generator())
+        images = _images(settings, sizes)
+        found = [(0, begin), *descend(sizes.subject, images.train, begin, rate, given, settings.device)]
+        return [{"step": step, "accuracy": _accuracy(settings, sizes, each)} for step, each in found]
+
+    rows = []
+    for kind in STARTS:
+        for rate in given.rates:
+            known = {**_known(sizes, recipe), "kind": kind, "rate": rate, "steering": asdict(given)}
+            found = settings.keep("weightflow-descent", partial(trace, kind, rate), **known)
+            rows.append({"kind": kind, "rate": rate, "trace": found})
+    return rows
+
+
+def _claims(
+    scale: str, sizes: Sizes, unguided: float, best: dict[str, Any], descents: list[dict[str, Any]], calls: int
+) -> list[Claim]:
+    where = f"{title(sizes.subject)} flow on {_other(sizes)}"
+    plain = {kind: seen_at(best_of(descents, kind, calls), calls) for kind in STARTS}
+    last = {kind: best_of(descents, kind, -1)["trace"][-1]["accuracy"] for kind in STARTS}
+    steps = sizes.steering.steps
+    stand_in = absent(sizes.subject)
+    return [
+        claim(
+            scale,
+            f"{where}: without guidance samples are no better than a guess",
+            UNGUIDED,
+            f"{unguided:.3f}",
+            unguided < CHANCE,
+            f"A guess: below {CHANCE}.",
+        ),
+        claim(
+            scale,
+            f"{where}: guided samples solve the other task",
+            f"{GUIDED[0]} to {GUIDED[1]}",
+            f"{best['accuracy']:.3f} with strength {best['strength']:g}, batches of {best['batch']}, measured at the "
+            f"{best['at']}",
+            None if stand_in else best["accuracy"] >= GUIDED[0],
+            f"Solve: {GUIDED[0]} or more; the best of all strengths, by test accuracy. {stand_in}".strip(),
+        ),
+        claim(
+            scale,
+            f"guidance is better than gradient descent with the same {calls} gradients",
+            None,
+            f"guided {best['accuracy']:.3f}, descent from the same starts {plain[UNTRAINED]:.3f}",
+            best["accuracy"] > plain[UNTRAINED],
+            "Descent without momentum, the best of several rates; by the sign alone.",
+        ),
+        claim(
+            scale,
+            "samples are better to fine-tune from than what they began as",
+            None,
+            f"after {calls} steps {plain[FROM_SAMPLES]:.3f} and {plain[UNTRAINED]:.3f}; after {steps} "
+            f"{last[FROM_SAMPLES]:.3f} and {last[UNTRAINED]:.3f}",
+            plain[FROM_SAMPLES] > plain[UNTRAINED],
+        ),
+    ]
+
+
+def _accuracy(settings: Settings, sizes: Sizes, made: dict[str, Tensor]) -> float | None:
+    """The mean of the networks on the other images; None where guidance or descent led to infinity."""
+    if not all(bool(x.isfinite().all()) for x in made.values()):
+        return None
+    model = sizes.subject.build().to(settings.device)
+    found = scores(made, model, _images(settings, sizes).test, device=settings.device).accuracies
+    assert found is not None
+    return found.mean
+
+
+def _images(settings: Settings, sizes: Sizes) -> DataSet:
+    subject = sizes.subject
+    if sizes.other == subject.data:
+        return turned(subject.images(settings))
+    return replace(subject, data=sizes.other).images(settings)
+
+
+def _other(sizes: Sizes) -> str:
+    return f"{TITLES[sizes.other]} turned by a quarter" if sizes.other == sizes.subject.data else TITLES[sizes.other]
+
+
+def _recipe(sizes: Sizes) -> Recipe:
+    return next(iter(sizes.ours.values()))
+
+
+def _known(sizes: Sizes, recipe: Recipe) -> dict[str, Any]:
+    known = {"subject": asdict(sizes.subject), "recipe": recipe.known(), "other": sizes.other}
+    return known | {"count": sizes.near, "steps": sizes.steps}

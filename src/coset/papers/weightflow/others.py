@@ -1,0 +1,82 @@
+"""Other networks than those with one hidden layer: two hidden layers, and a convolutional one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from coset.papers.drawing import legend, panels, style
+from coset.papers.outcome import Claim, Outcome, noted_once
+from coset.papers.settings import Settings
+from coset.papers.weightflow.draw import PUBLISHED, SAMPLES, TRAINED, histograms, names, reach
+from coset.papers.weightflow.measure import closeness, collected, cost, fresh, generated, whole
+from coset.papers.weightflow.mnist import novelty_claims
+from coset.papers.weightflow.networks import SIZES, title
+from coset.papers.weightflow.published import DEEP
+from coset.papers.weightflow.study import Recipe, Subject
+from coset.papers.weightflow.verdicts import CLOSE, as_good, claim
+
+SHOWN = ("accuracy", "loss", "averages", "diversity")
+
+
+def deep(settings: Settings) -> Outcome:
+    """Two hidden layers of 32 units, on MNIST."""
+    return _outcome(settings, *SIZES[settings.scale].deep, DEEP)
+
+
+def cnn(settings: Settings) -> Outcome:
+    """Two convolutions and a linear layer, on Fashion-MNIST."""
+    return _outcome(settings, *SIZES[settings.scale].cnn, None)
+
+
+def draw_other(data: Any) -> Figure:
+    """Accuracies on the left, distances to training networks on the right."""
+    figure, (row,) = panels(1, 2, f"Generated and trained networks: {data['title']}", 3.0)
+    figure.set_figwidth(8.4)
+    for y, (name, colour) in enumerate((("trained", TRAINED), ("samples", SAMPLES))):
+        reach(row[0], y, data[name]["accuracy"], colour, 100)
+        row[0].plot(
+            100 * whole(data[name])["accuracy"], y, "D", color=colour, markerfacecolor="white", markersize=6, zorder=3
+        )
+        if data["published"] is not None:
+            row[0].plot(100 * data["published"][name], y - 0.2, "x", color=PUBLISHED, markersize=6)
+    names(row[0], ["trained", "samples"])
+    crosses = ", cross: published" if data["published"] is not None else ""
+    style(row[0], "test accuracy (%)", "", f"mean, nine tenths; diamond: averaged{crosses}")
+    histograms(row[1], data["closeness"]["kinds"])
+    style(row[1], "distance to the nearest training network", "share of networks")
+    legend(figure, row[1], 3)
+    return figure
+
+
+def _outcome(settings: Settings, subject: Subject, recipe: Recipe, published: dict[str, float] | None) -> Outcome:
+    sizes = SIZES[settings.scale]
+    networks, took = collected(settings, subject), cost(settings, subject, recipe)
+    made = generated(settings, subject, recipe, min(sizes.count, subject.fresh), sizes.steps)
+    trained = fresh(settings, subject)
+    near = closeness(settings, subject, recipe, sizes.near, sizes.steps)
+    data = {
+        "title": title(subject),
+        "networks": networks,
+        "cost": took,
+        "samples": {key: made[key] for key in SHOWN},
+        "trained": {key: trained[key] for key in SHOWN},
+        "closeness": near,
+        "published": published,
+    }
+    claims = [_accuracy(settings.scale, subject, made, trained, published), *novelty_claims(settings.scale, near)]
+    return Outcome(data, noted_once(claims))
+
+
+def _accuracy(scale: str, subject: Subject, made: Any, trained: Any, published: dict[str, float] | None) -> Claim:
+    ours, theirs = made["accuracy"]["mean"], trained["accuracy"]["mean"]
+    return claim(
+        scale,
+        f"{title(subject)}: generated networks are as accurate as trained ones",
+        None if published is None else f"{published['samples']}, trained {published['trained']}, memorising",
+        f"{ours:.4f}, trained {theirs:.4f}; averaged {whole(made)['accuracy']:.4f} and "
+        f"{whole(trained)['accuracy']:.4f}",
+        as_good(ours, theirs),
+        f"As accurate: less than {100 * CLOSE:g} points below. The flow learns from {subject.runs} networks.",
+    )
