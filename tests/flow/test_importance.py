@@ -17,7 +17,9 @@ from torch import Tensor, nn
 import coset
 from coset import state as states
 from coset import zoo
-from coset.flow.importance import importance, log_likelihood, log_posterior, quotient_log_prior
+from coset.flow.importance import importance
+from coset.flow.posterior_density import log_likelihood, log_posterior
+from coset.flow.quotient_prior import quotient_log_prior
 from coset.weightspace import Manifold, log_volume
 
 law = settings(deadline=None, derandomize=True, max_examples=25, suppress_health_check=list(HealthCheck))
@@ -119,7 +121,7 @@ def test_the_posterior_of_a_classifier() -> None:
     population = {k: torch.randn(5, *v.shape, generator=generator, dtype=v.dtype) for k, v in like.items()}
     inputs = torch.randn(9, 2, generator=generator, dtype=torch.float64)
     targets = torch.arange(9) % 4
-    found = log_posterior(population, model, (inputs, targets), PRIOR, batch_size=4)
+    found = log_posterior(population, model, (inputs, targets), PRIOR)
     for k, one in enumerate(states.unstack(population)):
         hidden = (inputs @ one["layers.0.weight"].T + one["layers.0.bias"]).relu()
         logits = hidden @ one["layers.1.weight"].T + one["layers.1.bias"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coset.assignment import solve, solve_many
+from coset.assignment import solve_many
 from coset.errors import CosetError
 from coset.flow.base import Base
 from coset.flow.coupling import Coupling
@@ -15,6 +15,7 @@ from coset.weightspace.tokens import TokenLayout
 from coset.weightspace.wiring import Wiring
 
 FEWEST = 8  # networks of one condition on the average
+ENTRIES = 2**24  # distances of units in memory at once
 
 
 class Transport(Coupling):
@@ -44,30 +45,44 @@ class Transport(Coupling):
         fresh = self.base.draw(len(self.ends), generator)
         for members in self._classes:
             order = members[torch.randperm(len(members), generator=generator, device=device)]
-            for at in torch.split(order, self.group):
-                self._table[at] = self._matched(fresh[at], self.ends[at])
+            whole = len(order) - len(order) % self.group
+            # Groups of one size are matched many at a time, the rest as one smaller group.
+            parts = [order[:whole].view(-1, self.group), order[whole:].view(1, -1)]
+            for at in (rows for part in parts if part.numel() for rows in torch.split(part, self._at_once)):
+                self._table[at.flatten()] = self._matched(fresh[at], self.ends[at]).flatten(0, 1)
 
     def starts(self, at: Tensor, generator: torch.Generator) -> Tensor:
         return self._table[at]
 
+    @property
+    def _at_once(self) -> int:
+        """Groups whose costs are in memory together."""
+        units = max(group.size for group in self.base.space.sym.groups) if self.base.space.sym.groups else 1
+        return max(1, ENTRIES // (self.group * units) ** 2)
+
     def _matched(self, starts: Tensor, ends: Tensor) -> Tensor:
-        """[n, D] the starts in the order of the ends that they belong to."""
+        """[g, n, D] the starts of each group in the order of the ends that they belong to."""
         if self._units is not None:
             return self._units.matched(starts, ends)
-        cost = squared_distances(self.base.space, ends, starts)
-        return starts[solve(cost, maximize=False).permutation.to(starts.device)]
+        chosen = solve_many(squared_distances(self.base.space, ends, starts), maximize=False).permutation
+        return _taken(starts, chosen.to(starts.device))
 
 
 def squared_distances(space: Space, x: Tensor, y: Tensor) -> Tensor:
-    """[n, m] d(x_i, y_j)^2 on the manifold of paths: angles of directions, and differences of the flat rest."""
+    """[g, n, m] d(x_gi, y_gj)^2 on the manifold of paths: angles of directions, and differences of the flat rest."""
     spheres = space.manifold.spheres
-    begin, total = 0, torch.zeros(len(x), len(y), device=x.device)
+    begin, total = 0, torch.zeros(*x.shape[:2], y.shape[1], device=x.device)
     for block in spheres:
         stop = begin + block.count * block.size
-        a, b = (torch.unflatten(z[:, begin:stop], 1, (block.count, block.size)) for z in (x, y))
-        total += torch.einsum("ihd,jhd->ijh", a, b).clamp(-1, 1).acos().square().sum(-1)
+        a, b = (torch.unflatten(z[..., begin:stop], -1, (block.count, block.size)) for z in (x, y))
+        total += torch.einsum("gihd,gjhd->gijh", a, b).clamp(-1, 1).acos().square().sum(-1)
         begin = stop
-    return total + torch.cdist(x[:, begin:], y[:, begin:]).square()
+    return total + torch.cdist(x[..., begin:], y[..., begin:]).square()
+
+
+def _taken(x: Tensor, chosen: Tensor) -> Tensor:
+    """x_g,chosen[g, i] of x [g, n, D]."""
+    return x.gather(1, chosen.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
 
 class UnitDistances:
@@ -99,33 +114,38 @@ class UnitDistances:
         return dict(read.units), read.rest
 
     def costs(self, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-        """layer -> [n, m, units, units] of each unit of x_i beside each of y_j; and [n, m] of the rest."""
-        (units, rest), (others, other_rest) = self._tokens(x), self._tokens(y)
+        """layer -> [g, n, m, units, units] of each unit of x_gi beside each of y_gj; and [g, n, m] of the rest."""
+        (units, rest), (others, other_rest) = self._tokens(x.flatten(0, 1)), self._tokens(y.flatten(0, 1))
+        g, n, m = len(x), x.shape[1], y.shape[1]
         found: dict[str, Tensor] = {}
-        for name, a in units.items():
-            b, direction = others[name], self._round[name]
-            flat = torch.cdist(a[..., ~direction].flatten(0, 1), b[..., ~direction].flatten(0, 1)).square()
+        for name, own in units.items():
+            direction, h = self._round[name], own.shape[1]
+            a, b = (z.reshape(g, -1, z.shape[-1]) for z in (own, others[name]))
+            flat = torch.cdist(a[..., ~direction], b[..., ~direction]).square()
             if bool(direction.any()):
-                dots = a[..., direction].flatten(0, 1) @ b[..., direction].flatten(0, 1).T
-                flat = flat + dots.clamp(-1, 1).acos().square()
-            found[name] = flat.reshape(*a.shape[:2], *b.shape[:2]).transpose(1, 2)
-        return found, torch.cdist(rest, other_rest).square()
+                flat = flat + (a[..., direction] @ b[..., direction].mT).clamp(-1, 1).acos().square()
+            found[name] = flat.reshape(g, n, h, m, h).transpose(2, 3)
+        return found, torch.cdist(rest.reshape(g, n, -1), other_rest.reshape(g, m, -1)).square()
 
     def matched(self, starts: Tensor, ends: Tensor) -> Tensor:
-        """[n, D] a start for each end, with units in the order that brings it closest: the least total distance."""
+        """[g, n, D] a start for each end, with units in the order that brings it closest: the least total distance."""
         layers, total = self.costs(ends, starts)
         total = total.double().cpu()
         orders: dict[str, Tensor] = {}
         for name, cost in layers.items():
-            solved = solve_many(cost.flatten(0, 1), maximize=False)
+            solved = solve_many(cost.flatten(0, 2), maximize=False)
             total += solved.value.view_as(total)
-            orders[name] = solved.permutation.view(*cost.shape[:3])
-        chosen = solve(total, maximize=False).permutation.to(starts.device)
-        rows = torch.arange(len(ends), device=starts.device)
-        element = self.space.sym.element({name: p[rows, chosen] for name, p in orders.items()})
+            orders[name] = solved.permutation.view(*cost.shape[:4])
+        chosen = solve_many(total, maximize=False).permutation.to(starts.device)
+        # Of each pair that was chosen, the order of units.
+        picked = {
+            name: p.gather(2, chosen.to(p.device)[..., None, None].expand(-1, -1, 1, p.shape[-1])).flatten(0, 2)
+            for name, p in orders.items()
+        }
+        element = self.space.sym.element(picked)
         chart = self.space.manifold.chart
-        moved = self.space.sym.act(element, chart.state(starts[chosen], self.space.template))
-        return chart.coordinates(moved).to(starts.dtype)
+        population = chart.state(_taken(starts, chosen).flatten(0, 1), self.space.template)
+        return chart.coordinates(self.space.sym.act(element, population)).to(starts.dtype).view_as(starts)
 
 
 def _classes(conditions: Tensor | None, count: int) -> list[Tensor]:

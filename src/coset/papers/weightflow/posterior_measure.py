@@ -11,7 +11,9 @@ from torch import Tensor
 
 from coset.checks import State
 from coset.flow.api import Flow
-from coset.flow.importance import importance, log_likelihood, log_posterior, quotient_log_prior
+from coset.flow.importance import importance
+from coset.flow.posterior_density import log_likelihood, log_posterior
+from coset.flow.quotient_prior import quotient_log_prior
 from coset.papers.settings import Settings
 from coset.papers.weightflow.posterior_problem import Problem
 from coset.populations.predictions import predictions

@@ -47,7 +47,7 @@ def test_distances_of_all_pairs_are_those_of_the_manifold(geometry: Geometry) ->
     own = room("mlp:4-3-2", geometry)
     x, y = base_of(own).draw(4), base_of(own).draw(5)
     expected = own.manifold.dist(x[:, None], y[None]).square()
-    assert torch.allclose(squared_distances(own, x, y), expected, rtol=1e-3, atol=1e-4)
+    assert torch.allclose(squared_distances(own, x[None], y[None])[0], expected, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("geometry", ["euclidean", "geometric"])
@@ -60,7 +60,7 @@ def test_the_matching_is_the_best_of_all_pairings_and_orders(geometry: Geometry)
     for i, j in itertools.product(range(3), range(3)):
         best[i, j] = own.manifold.dist(ends[i], reordered(own, starts[j], orders)).square().min()
     expected = min(sum(float(best[i, p[i]]) for i in range(3)) for p in orders)
-    found = UnitDistances(own).matched(starts, ends)
+    found = UnitDistances(own).matched(starts[None], ends[None])[0]
     assert float(own.manifold.dist(ends, found).square().sum()) == pytest.approx(expected, rel=1e-4)
 
 
@@ -126,7 +126,7 @@ def test_deep_networks_are_matched_as_they_are() -> None:
     coupling = Transport(ends, None, base, group=6)
     coupling.refresh(torch.Generator().manual_seed(1))
     fresh = base.draw(6, torch.Generator().manual_seed(1))
-    costs = squared_distances(own, ends, fresh)
+    costs = squared_distances(own, ends[None], fresh[None])[0]
     best = min(sum(float(costs[i, p[i]]) for i in range(6)) for p in itertools.permutations(range(6)))
     found = coupling.starts(torch.arange(6), torch.Generator())
     assert float(own.manifold.dist(ends, found).square().sum()) == pytest.approx(best, rel=1e-3)
