@@ -387,7 +387,7 @@ EVALUATE = ("evaluate", NETS, "--data", "breast-cancer")
         ((*ASKED, "--noise", -1), ["--noise"]),
         ((*ASKED, "--model", "mlp:30-5-2"), [FLOW, "layers.0.weight"]),
         ((*ASKED, "--model", NET, "--width-of", NET), ["--width-of"]),
-        ((*ASKED, "--width-of", "mlp:30-4-4-2"), ["layers.2"]),
+        ((*ASKED, "--width-of", "mlp:30-4-4-2"), ["another architecture"]),
         ((*ASKED, "--device", "meta"), ["--device meta"]),
         (("evaluate", FLOW, *EVALUATE[2:]), [FLOW, "a flow and not a population"]),
         ((*EVALUATE, "--against", "net.safetensors"), ["net.safetensors", "no population"]),

@@ -1,5 +1,7 @@
 """Errors of velocities, measured by what they do to outputs."""
 
+import copy
+
 import pytest
 import torch
 
@@ -23,7 +25,7 @@ def test_it_is_the_second_order_change_of_the_predictions(geometry: Geometry, cl
     inputs = torch.randn(9, 4, dtype=torch.float64)
     ends = base.draw(5).double()
     error = own.manifold.tangent(ends, torch.randn(ends.shape, dtype=torch.float64))
-    measure = FunctionError(model, own, inputs, classes, 9)
+    measure = FunctionError(copy.deepcopy(model).float(), own, inputs.float(), classes, 9)
     step = 1e-4
 
     def outputs(x: torch.Tensor) -> torch.Tensor:
@@ -35,7 +37,7 @@ def test_it_is_the_second_order_change_of_the_predictions(geometry: Geometry, cl
         expected = 2 * (p.exp() * (p - q)).sum(-1).mean() / step**2  # KL = e^T G e / 2
     else:
         expected = (after - before).square().mean() / step**2
-    assert float(measure(ends, error, inputs)) == pytest.approx(float(expected), rel=1e-2)
+    assert float(measure(ends.float(), error.float(), inputs.float())) == pytest.approx(float(expected), rel=1e-2)
 
 
 def test_the_whole_velocity_counts_as_one() -> None:

@@ -149,7 +149,7 @@ def test_samples_descend_as_the_integral_does() -> None:
     alpha, descent = torch.tensor([3.0, 6.0]), Descent(samples=2000, steps=150, rate=0.05, dimension=3)
     found = minimise(alpha, torch.ones(2), descent, torch.Generator().manual_seed(0), lambda text: None)
     wanted = exact.descend(alpha.double(), descent.rate, descent.steps)
-    u = direction(3, "cpu")
+    u = direction(3, "cpu").float()
     assert torch.allclose(found.mean, wanted.m.float()[:, None] * u, atol=0.05)
     covariance = torch.eye(3) + (wanted.s.float().square() - 1)[:, None, None] * torch.outer(u, u)
     assert torch.allclose(found.factor @ found.factor.mT, covariance, atol=0.15)

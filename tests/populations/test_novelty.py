@@ -84,7 +84,7 @@ def test_branch_and_bound_is_exact(name: str, entries: int, monkeypatch: pytest.
     queries, training = population(model, 20, 1), population(model, 60, 2)
     expected = all_distances(queries, training, sym).min(1)
     found = nearest(queries, training, sym)
-    assert found.exact
+    assert found.exact == (name not in ("tanh", "branches"))  # whose signs are free, and not searched
     assert torch.allclose(found.distance, expected.values)
     assert torch.equal(found.index, expected.indices)
 

@@ -24,7 +24,7 @@ from coset.flow.matching import Matching
 from coset.flow.plan import Pairing, Plan
 from coset.flow.solvers import Progress as Steps
 from coset.flow.solvers import solve
-from coset.flow.space import Geometry, space
+from coset.flow.space import Geometry, holding, space
 from coset.inference.drive import Progress
 from coset.inference.stepping import matmul_precision
 from coset.populations.population import Population
@@ -198,7 +198,9 @@ class Flow:
 
     def on(self, sym: Symmetry, template: State) -> Flow:
         """The same flow for networks of another width: their symmetry, and one state as a template."""
-        room = space(sym, check(template), self.plan.geometry).to(self.fitted.device)
+        own = self.fitted.space
+        held = [name for name in sym.axes if name in own.template and name not in own.sym.axes]
+        room = space(holding(sym, held), check(template), self.plan.geometry, own.floors).to(self.fitted.device)
         return _flow(sym, self.plan, self.fitted.on(room))
 
     def to(self, device: str | torch.device) -> Flow:

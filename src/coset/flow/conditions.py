@@ -56,6 +56,8 @@ class Conditions:
             x = _columns(x)
             if tuple(x.shape) != (n, size):
                 raise CosetError(f"Condition {name!r} needs {size} numbers for each of {n} networks.")
+            if not bool(x.isfinite().all()):
+                raise CosetError(f"Condition {name!r} has NaN or infinite values.")
             columns.append(x)
         return (torch.cat(columns, 1) - self.mean) / self.std
 

@@ -34,6 +34,7 @@ class Field(nn.Module):
         self.space, self.predict = space, predict
         self.network, self.standardize = network, standardize
         self._wiring = Wiring.of(space.sym, space.template)
+        standardize.wiring.refuse(self._wiring)
 
     def forward(self, x: Tensor, time: Tensor, condition: Tensor | None = None) -> Tensor:
         manifold = self.space.manifold
@@ -54,8 +55,8 @@ class Field(nn.Module):
         return Field(space, self.network, self.standardize, self.predict)
 
     def _change(self, x: Tensor, time: Tensor, condition: Tensor | None) -> Tensor:
-        chart, template = self.space.manifold.chart, self.space.template
-        population = chart.state(x, template)
+        chart = self.space.manifold.chart
+        population = chart.state(x, self.space.single)
         graph = self.standardize(neural_graph(population, self._wiring))
         moved = self.standardize.spread(self.network(graph, time, condition))
         return chart.velocity({name: v.to(x.dtype) for name, v in moved.state(population).items()})
@@ -64,6 +65,6 @@ class Field(nn.Module):
 def units(space: Space, standardize: Standardize) -> Tensor:
     """[D] the deviation of each coordinate: what errors of the velocity are measured in."""
     wiring = Wiring.of(space.sym, space.template)
-    ones = {name: torch.ones_like(x)[None] if x.is_floating_point() else x for name, x in space.template.items()}
+    ones = {name: torch.ones_like(x)[None] if x.is_floating_point() else x for name, x in space.single.items()}
     spread = standardize.spread(neural_graph(ones, wiring)).state(ones)
     return space.manifold.chart.velocity(spread)[0].float()

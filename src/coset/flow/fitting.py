@@ -22,7 +22,7 @@ from coset.flow.fitted import Fitted
 from coset.flow.function_error import FunctionError
 from coset.flow.matching import Learning, Matching, Part
 from coset.flow.plan import Plan
-from coset.flow.space import Space, space
+from coset.flow.space import Space, holding, space
 from coset.flow.standardize import Standardize
 from coset.flow.transport import Transport
 from coset.inference.drive import Progress, check_run, drive
@@ -89,7 +89,7 @@ def learn(
     folders = []
     if out is not None:
         tensors = [x for own in known for x in (own.ends, own.starts, own.conditions) if x is not None]
-        more = {"flow": asdict(plan), "outputs": function is not None}
+        more = {"flow": asdict(plan), "outputs": None if function is None else function.known}
         folder = open_folder(out, settings, seed, field, tensors, where, **more)
         folder.write_settings()
         folders = [RowFolder(folder.path / "flow")]
@@ -101,7 +101,8 @@ def learn(
 
 
 def _known(plan: Plan, sym: Symmetry, own: Population, conditions: Conditions | None, where: torch.device) -> _Known:
-    room = space(sym, {name: x[0] for name, x in own.states.items()}, plan.geometry).to(where)
+    template = {name: x[0] for name, x in own.states.items()}
+    room = space(holding(sym, _shared(sym, own)), template, plan.geometry, _floors(sym, own)).to(where)
     given: State = {name: x.to(where) for name, x in own.states.items()}
     if plan.aligns:
         given = _aligned(given, room)
@@ -114,6 +115,26 @@ def _known(plan: Plan, sym: Symmetry, own: Population, conditions: Conditions | 
     asked = {name: x.to(where) for name, x in own.labels.items() if name in plan.conditions}
     matrix = None if conditions is None else conditions.matrix(asked, len(own))
     return _Known(room, room.encode(given), starts, matrix)
+
+
+def _shared(sym: Symmetry, own: Population) -> list[str]:
+    """Buffers that all networks share, as constants of a model do: they are no coordinates."""
+    populations = [own.states] if own.starts is None else [own.states, own.starts]
+
+    def same(name: str) -> bool:
+        first = own.states[name][:1]
+        return all(bool((states[name] == first).all()) for states in populations)
+
+    return [name for name in _buffers(sym, own) if same(name)]
+
+
+def _floors(sym: Symmetry, own: Population) -> dict[str, float]:
+    """Zero for buffers that no network has below it, as variances."""
+    return {name: 0.0 for name in _buffers(sym, own) if bool((own.states[name] >= 0).all())}
+
+
+def _buffers(sym: Symmetry, own: Population) -> list[str]:
+    return [name for name in sym.buffers if name in own.states and own.states[name].is_floating_point()]
 
 
 def _aligned(population: State, room: Space) -> State:
@@ -131,7 +152,7 @@ def _field(plan: Plan, known: _Known, condition: int, seed: int) -> Field:
     wiring = Wiring.of(room.sym, room.template)
     standardize = Standardize(wiring).to(known.ends.device)
     both = [x[:MEASURED] for x in (known.ends, known.starts) if x is not None]
-    standardize.measure(neural_graph(room.manifold.chart.state(torch.cat(both), room.template), wiring))
+    standardize.measure(neural_graph(room.manifold.chart.state(torch.cat(both), room.single), wiring))
     with seeded(seed, (0,)):
         network = plan.architecture.build(wiring, condition)
     return Field(room, network, standardize, plan.predict)

@@ -42,6 +42,7 @@ def write_flow(path: str | Path, plan: Plan, fitted: Fitted) -> None:
         "precision": fitted.precision,
         "about": dict(fitted.about),
         "template": list(fitted.space.template),
+        "floors": dict(fitted.space.floors),
     }
     layout = {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()}
     try:
@@ -62,7 +63,7 @@ def read_flow(path: str | Path) -> tuple[Plan, Fitted]:
         architecture = Architecture(**known.pop("architecture"))
         plan = Plan(**{**known, "architecture": architecture, "conditions": tuple(known["conditions"])})
         template = {name: source[f"template/{name}"] for name in given["template"]}
-        room = space(Symmetry.from_json(given["symmetry"]), template, plan.geometry)
+        room = space(Symmetry.from_json(given["symmetry"]), template, plan.geometry, given["floors"])
         conditions = None
         if given["conditions"] is not None:
             conditions = Conditions(given["conditions"], source["condition/mean"], source["condition/std"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, jvp, vmap
 
 from coset.data import Split
+from coset.errors import ModelError
 from coset.flow.space import Space
+from coset.inference.folder import digest
 from coset.populations.shared_inputs import WeightsFirst
 from coset.solutions.likelihood import Classification, likelihood_of
 
@@ -42,12 +45,26 @@ class FunctionError:
     def of(cls, model: nn.Module, space: Space, split: Split, starts: Tensor, ends: Tensor) -> FunctionError:
         """On inputs of `split`, in units of the paths from `starts` to `ends`, [n, D] on its device."""
         classifies = isinstance(likelihood_of(split.targets), Classification)
-        own = copy.deepcopy(model).to(starts.device).eval()
-        error = cls(own, space, split.inputs, classifies, min(INPUTS, len(split)))
+        own = copy.deepcopy(model).to(starts.device).float().eval()
+        inputs = split.inputs.float() if split.inputs.is_floating_point() else split.inputs
+        error = cls(own, space, inputs, classifies, min(INPUTS, len(split)))
         # Along the paths: at their ends networks are sure, and hardly anything changes what they predict.
         time = torch.linspace(0, 1, len(starts), device=starts.device)
         points, velocity = space.manifold.geodesic(starts, ends, time), space.manifold.velocity(starts, ends, time)
-        return replace(error, scale=float(error(points, velocity, split.inputs[: error.count])))
+        try:
+            scale = float(error(points, velocity, inputs[: error.count]))
+        except (RuntimeError, NotImplementedError) as reason:
+            raise ModelError(
+                f"What errors do to the outputs of {type(model).__name__} cannot be measured "
+                f"({str(reason).splitlines()[0].rstrip('.')}): fit the flow without a model and data."
+            ) from reason
+        return replace(error, scale=scale or 1.0)
+
+    @property
+    def known(self) -> str:
+        """A digest of what it depends on: inputs, and the layers of the model."""
+        layers = hashlib.sha256(repr(self.model).encode()).hexdigest()[:16]
+        return f"{layers} {digest([self.inputs])} {self.classifies}"
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """[count, ...] inputs."""
@@ -56,7 +73,7 @@ class FunctionError:
 
     def __call__(self, end: Tensor, error: Tensor, inputs: Tensor) -> Tensor:
         """The mean over networks and inputs, of errors [n, D] at networks [n, D]."""
-        chart, template = self.space.manifold.chart, self.space.template
+        chart, template = self.space.manifold.chart, self.space.single
         where = chart.state(end, template)
         # A straight chart without offsets turns velocities into changes of tensors.
         moved = chart.state(error + chart.offset.to(error), {name: torch.zeros_like(x) for name, x in template.items()})

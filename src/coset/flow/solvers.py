@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -86,6 +87,8 @@ def integrate(
     atol: float = 1e-5,
 ) -> tuple[Tensor, Tensor]:
     """(x at time `stop`, the integral [n] of g along the way in float64); see `solve`."""
+    if not 0 <= noise < math.inf:
+        raise CosetError(f"The noise of a sample must be finite and not negative, not {noise}.")
     if method in ADAPTIVE:
         _require_flat(manifold, method, noise)
         return _adaptive(rate, x, method, start, stop, rtol, atol)

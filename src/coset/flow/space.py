@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
 from coset.checks import State
-from coset.errors import CosetError
+from coset.errors import CosetError, StateError
 from coset.symmetries import Symmetry
+from coset.weightspace.chart import OFF_SPHERE
 from coset.weightspace.factors import unit_norms
 from coset.weightspace.manifold import Manifold, manifold
 
@@ -37,6 +40,8 @@ class Space:
         what networks lie on: has spheres unless the geometry is Euclidean
     template
         a state with the dtypes, and whatever has no coordinates, of the networks
+    floors
+        the least value of a tensor that networks can have, as zero of variances
     """
 
     sym: Symmetry
@@ -44,16 +49,33 @@ class Space:
     manifold: Manifold
     ends: Manifold
     template: State
+    floors: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def single(self) -> State:
+        """The template with floating tensors in float32, in which fields work."""
+        return {name: x.float() if x.is_floating_point() else x for name, x in self.template.items()}
 
     def encode(self, states: State) -> Tensor:
         """[n, D] of a population, with units in their order; factors become canonical but in the Euclidean geometry."""
-        if self.geometry != "euclidean":
-            states = self.sym.act(unit_norms(states, self.sym), states)
-        return self.ends.coordinates(states).float()
+        if self.geometry == "euclidean":
+            return self.ends.coordinates(states).float()
+        states = self.sym.act(unit_norms(states, self.sym), states)
+        pins, own = (self.ends.chart.pins(given) for given in (states, self.template))
+        if bool(((pins - own.to(pins)).abs() > OFF_SPHERE).any()):
+            raise StateError(
+                "Networks differ in the signs of single weights that fix a factor, such as those of a norm, which no "
+                "path on spheres joins: use the euclidean geometry."
+            )
+        try:
+            return self.ends.coordinates(states).float()
+        except StateError as error:
+            raise StateError(f"{error} Leave networks with such a unit out, or use the euclidean geometry.") from error
 
     def decode(self, x: Tensor) -> dict[str, Tensor]:
         """The population at [n, D], brought back to the networks that are possible."""
-        return self.ends.state(self.ends.project(x), self.template)
+        found = self.ends.state(self.ends.project(x), self.template)
+        return found | {name: found[name].clamp(min=floor) for name, floor in self.floors.items()}
 
     def to(self, device: str | torch.device) -> Space:
         """The space with its tables on a device."""
@@ -66,13 +88,21 @@ class Space:
         )
 
 
-def space(sym: Symmetry, template: State, geometry: Geometry) -> Space:
+def space(sym: Symmetry, template: State, geometry: Geometry, floors: Mapping[str, float] | None = None) -> Space:
     """The space of networks like `template`, one state."""
     if geometry not in get_args(Geometry):
         raise CosetError(f"The geometry of a flow must be {' or '.join(get_args(Geometry))}, not {geometry!r}.")
     curved = manifold(sym, template)
     if geometry == "euclidean":
         flat = Manifold(curved.chart.flat(), {}, 0.0)
-        return Space(sym, geometry, flat, flat, dict(template))
+        return Space(sym, geometry, flat, flat, dict(template), floors or {})
     straight = Manifold(replace(curved.chart, directions=()), {}, 0.0)
-    return Space(sym, geometry, curved if geometry == "geometric" else straight, curved, dict(template))
+    canonical = sym.act(unit_norms(template, sym), template)
+    return Space(sym, geometry, curved if geometry == "geometric" else straight, curved, canonical, floors or {})
+
+
+def holding(sym: Symmetry, names: Collection[str]) -> Symmetry:
+    """The symmetry of networks that share the tensors `names`: those pass through, with the factors that move them."""
+    axes = {name: row for name, row in sym.axes.items() if name not in names}
+    moved = [s for s in sym.scalings if not any(member.tensor in names for member in s.members)]
+    return replace(sym, axes=axes, scalings=tuple(moved))

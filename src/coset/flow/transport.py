@@ -108,8 +108,8 @@ class UnitDistances:
 
     def _tokens(self, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """layer -> [n, units, numbers], and what belongs to no unit [n, numbers]."""
-        chart, template = self.space.manifold.chart, self.space.template
-        zeros = {name: torch.zeros_like(value) for name, value in template.items()}
+        chart = self.space.manifold.chart
+        zeros = {name: torch.zeros_like(value) for name, value in self.space.single.items()}
         read = self._layout.read(neural_graph(chart.state(x, zeros), self._wiring))
         return dict(read.units), read.rest
 
@@ -144,7 +144,7 @@ class UnitDistances:
         }
         element = self.space.sym.element(picked)
         chart = self.space.manifold.chart
-        population = chart.state(_taken(starts, chosen).flatten(0, 1), self.space.template)
+        population = chart.state(_taken(starts, chosen).flatten(0, 1), self.space.single)
         return chart.coordinates(self.space.sym.act(element, population)).to(starts.dtype).view_as(starts)
 
 

@@ -18,6 +18,7 @@ from coset.populations.unit_vectors import UnitVectors, trained, unit_vectors
 from coset.solutions.device import resolve
 from coset.symmetries import Symmetry
 from coset.weightspace.canonical import canonicalize
+from coset.weightspace.gauge import exact
 
 # Coordinates of networks, and distances of units, that are computed at once.
 COORDINATES = 2**23
@@ -52,7 +53,8 @@ def nearest(
     c is the canonical form: positive factors such that weights into a unit have norm one (`coset.canonicalize`), so
     that the distance does not change if any network is replaced by an equivalent one. It is the plain Euclidean one
     of all trained weights, not standardised: directions of units count alike, and the last layer by the size that
-    the function gives it. Signs are canonical, not minimised over.
+    the function gives it. Signs, as of tanh units, are canonical and not minimised over: then the distance is an upper
+    bound.
 
     With one hidden layer, or several that no weight joins, this is an assignment for each pair of networks. By
     branch and bound only those are solved that can still win: reduced by the least cost of each row and then of each
@@ -75,7 +77,8 @@ def nearest(
     excluded = torch.full((len(vectors.rest),), -1) if apart is None else apart
     if vectors.exact:
         index = _least(vectors, search, excluded.to(where))
-        return Nearest(search.distances(torch.arange(len(index)), index.cpu()).cpu(), index.cpu(), True)
+        distance = search.distances(torch.arange(len(index)), index.cpu()).cpu()
+        return Nearest(distance, index.cpu(), not exact(sym, "sign"))
     return _screened(vectors, search, excluded.to(where), min(candidates, total))
 
 

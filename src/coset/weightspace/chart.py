@@ -87,7 +87,7 @@ class Chart:
             stop = start + block.size
             x = torch.cat([x[..., :start], x[..., start:stop] * logs[..., k : k + 1].exp(), x[..., stop:]], -1)
             start = stop
-        pins = self._joined(like)[..., self.pinned.to(self._device(like))].to(x)
+        pins = self.pins(like).to(x)
         values = torch.cat([x - self.offset.to(x), pins.expand(*x.shape[:-1], -1)], -1)
         parts = torch.split(values[..., self._order.to(x.device)], [math.prod(s) for s in self.shapes.values()], -1)
         tensors = {
@@ -95,7 +95,12 @@ class Chart:
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
         tensors |= {second: tensors[first] for second, first in self.tied.items()}
-        return {name: tensors[name] if name in tensors else _carried(x, y) for name, y in like.items()}
+        single = all(like[name].dim() == len(shape) for name, shape in self.shapes.items())
+        return {name: tensors[name] if name in tensors else _carried(x, y, single) for name, y in like.items()}
+
+    def pins(self, state: State) -> Tensor:
+        """[..., k] the values that are no coordinates: single weights that fix a factor, 1 or -1 if canonical."""
+        return self._joined(state)[..., self.pinned.to(self._device(state))]
 
     def velocity(self, change: State) -> Tensor:
         """[..., D] the derivative of the coordinates of a state that moves at the rate `change`, if none are polar."""
@@ -180,10 +185,9 @@ def chart(sym: Symmetry, names: Sequence[str], polar: bool) -> Chart:
     )
 
 
-def _carried(x: Tensor, y: Tensor) -> Tensor:
-    """A tensor without coordinates, one for each point."""
-    lead = tuple(x.shape[:-1])
-    return y.clone() if not lead or tuple(y.shape[: len(lead)]) == lead else y.expand(*lead, *y.shape).clone()
+def _carried(x: Tensor, y: Tensor, single: bool) -> Tensor:
+    """A tensor without coordinates, of a single state or of one for each point: one for each point."""
+    return y.expand((*x.shape[:-1], *y.shape)).clone() if single else y.clone()
 
 
 def _rows(places: Tensor, sym: Symmetry, slot: Slot) -> Tensor:

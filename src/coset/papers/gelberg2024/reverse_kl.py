@@ -35,8 +35,8 @@ class Fits:
 
 
 def direction(dimension: int, device: torch.device | str) -> Tensor:
-    """The unit vector u from one mode to the other, along no axis."""
-    return torch.full((dimension,), dimension**-0.5, device=device)
+    """The unit vector u from one mode to the other, along no axis; in float64, as `estimate` takes its norm for one."""
+    return torch.full((dimension,), dimension**-0.5, dtype=torch.float64, device=device)
 
 
 def estimate(mean: Tensor, factor: Tensor, noise: Tensor, alpha: Tensor, sigma: Tensor) -> Tensor:

@@ -1,0 +1,174 @@
+"""Flows of networks that are more than weights: norms, constants, other dtypes, dead units."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import coset
+from coset import state as states
+from coset import zoo
+from coset.data import Split
+from coset.errors import CosetError, ModelError, StateError
+from coset.flow.api import Flow
+from coset.flow.architecture import Architecture
+from coset.flow.matching import Matching
+from coset.flow.space import Geometry, holding, space
+from coset.inference.drive import Epoch
+from coset.populations.population import Population
+
+SMALL = Architecture(width=16, depth=1, heads=2)
+QUICK = Matching(epochs=2, batch_size=16, rate=1e-3)
+
+
+class Scaled(nn.Module):
+    """Its own constants, as models that standardise their inputs have."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.full((3,), 0.5))
+        self.register_buffer("std", torch.full((3,), 2.0))
+        self.first, self.last = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(torch.relu(self.first((x - self.mean) / self.std)))
+        return out
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def drawn(model: nn.Module, n: int = 48) -> dict[str, Tensor]:
+    """Networks with other weights and, where those change, statistics."""
+    generator = torch.Generator().manual_seed(0)
+    members = []
+    for _ in range(n):
+        own = {}
+        for name, x in states.of(model).items():
+            noise = torch.randn(x.shape, generator=generator)
+            if not x.is_floating_point() or name in ("mean", "std"):
+                own[name] = x
+            elif name.endswith(("running_var", "1.weight")):
+                own[name] = 0.1 + noise.abs()
+            else:
+                own[name] = noise
+        members.append(own)
+    return states.stack(members)
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "normalized", "geometric"])
+@pytest.mark.parametrize("model", [Scaled(), normed()], ids=["scaled", "normed"])
+def test_coordinates_keep_the_function(model: nn.Module, geometry: Geometry) -> None:
+    population, x = drawn(model, 5), torch.randn(6, 3)
+    model.eval()
+    sym = holding(coset.symmetry(model, (x,)), ["mean", "std"])
+    own = space(sym, {name: value[0] for name, value in population.items()}, geometry)
+    made = own.decode(own.encode(population))
+    for a, b in zip(states.unstack(made), states.unstack(population), strict=True):
+        assert torch.allclose(states.call(model, a, (x,)), states.call(model, b, (x,)), atol=1e-4)
+
+
+def test_signs_that_no_path_joins_are_refused() -> None:
+    model = nn.Sequential(nn.Linear(1, 4, bias=False), nn.ReLU(), nn.Linear(4, 2))  # a direction is a sign
+    sym = coset.symmetry(model, (torch.randn(2, 1),))
+    with pytest.raises(StateError, match=r"signs of single weights.*use the euclidean geometry"):
+        Flow(sym, "geometric", "independent", architecture=SMALL, align=False).fit(drawn(model), QUICK)
+    positive = drawn(model)
+    positive["0.weight"] = positive["0.weight"].abs()
+    flow = Flow(sym, "geometric", "independent", architecture=SMALL, align=False).fit(positive, QUICK)
+    assert torch.equal(flow.sample(3, 2)["0.weight"], torch.ones(3, 4, 1))
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "geometric"])
+def test_constants_of_a_model_stay_what_they_are(geometry: Geometry, tmp_path: Path) -> None:
+    model = Scaled()
+    sym = coset.symmetry(model, (torch.randn(2, 3),))
+    flow = Flow(sym, geometry, "independent", architecture=SMALL).fit(drawn(model), QUICK)
+    flow.save(tmp_path / "flow.safetensors")
+    for one in (flow, Flow.load(tmp_path / "flow.safetensors"), flow.on(sym, states.of(model))):
+        made = one.sample(3, 2)
+        assert torch.equal(made["std"], torch.full((3, 3), 2.0)) and torch.equal(made["mean"], torch.full((3, 3), 0.5))
+
+
+def test_variances_stay_positive() -> None:
+    model = normed().eval()
+    flow = Flow(coset.symmetry(model, (torch.randn(2, 3),)), "euclidean", "independent", architecture=SMALL)
+    made = flow.fit(drawn(model), QUICK).sample(64, 2, noise=0.5)
+    assert bool((made["1.running_var"] >= 0).all()) and bool((made["1.running_mean"] < 0).any())
+
+
+def test_what_has_no_derivative_is_refused() -> None:
+    model = normed().eval()
+    split = Split(torch.randn(20, 3), torch.randint(2, (20,)))
+    flow = Flow(coset.symmetry(model, (torch.randn(2, 3),)), "euclidean", "independent", architecture=SMALL)
+    with pytest.raises(ModelError, match="fit the flow without a model and data"):
+        flow.fit(drawn(model), QUICK, model=model, data=split)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_networks_keep_their_dtype(dtype: torch.dtype) -> None:
+    model = zoo.build("mlp:3-4-2")
+    population = {name: x.to(dtype) for name, x in drawn(model).items()}
+    split = Split(torch.randn(20, 3, dtype=torch.float64), torch.randint(2, (20,)))
+    flow = Flow(coset.symmetry(model, (torch.randn(2, 3),)), "geometric", "ot", architecture=SMALL)
+    given = {"model": model.double(), "data": split} if dtype == torch.float64 else {}
+    made = flow.fit(population, QUICK, **given).sample(3, 2)  # type: ignore[arg-type]
+    assert all(x.dtype == dtype and bool(x.isfinite().all()) for x in made.values())
+
+
+def test_a_unit_without_weights_is_named_with_a_remedy() -> None:
+    model = zoo.build("mlp:3-4-2")
+    population = drawn(model)
+    population["layers.0.weight"][5, 2] = 0
+    sym = coset.symmetry(model, (torch.randn(2, 3),))
+    with pytest.raises(StateError, match=r"layers\.0.*or use the euclidean geometry"):
+        Flow(sym, "geometric", "independent", architecture=SMALL, align=False).fit(population, QUICK)
+    Flow(sym, "euclidean", "independent", architecture=SMALL).fit(population, QUICK)
+
+
+def test_networks_of_another_kind_are_refused() -> None:
+    model = zoo.build("mlp:3-4-2")
+    sym = coset.symmetry(model, (torch.randn(2, 3),))
+    flow = Flow(sym, architecture=SMALL, coupling="independent").fit(drawn(model), QUICK)
+    for spec in ("mlp:5-4-2", "mlp:3-4-4-2"):
+        other = zoo.build(spec)
+        with pytest.raises(ModelError, match="another architecture"):
+            flow.on(coset.symmetry(other, zoo.example_input(other)), states.of(other))
+
+
+def test_a_folder_belongs_to_its_data(tmp_path: Path) -> None:
+    model = zoo.build("mlp:3-4-2")
+    sym = coset.symmetry(model, (torch.randn(2, 3),))
+    split = Split(torch.randn(20, 3), torch.randint(2, (20,)))
+    flow = Flow(sym, coupling="independent", architecture=SMALL)
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(epoch: Epoch) -> None:
+        raise StoppedError
+
+    with pytest.raises(StoppedError):
+        flow.fit(drawn(model), QUICK, model=model, data=split, out=tmp_path, progress=stop, checkpoint_every=1)
+    other = replace(split, inputs=split.inputs + 1)
+    with pytest.raises(CosetError, match="another outputs"):
+        flow.fit(drawn(model), QUICK, model=model, data=other, out=tmp_path)
+
+
+def test_numbers_that_are_none_are_refused() -> None:
+    model = zoo.build("mlp:3-4-2")
+    population = Population(drawn(model), labels={"q": torch.arange(48.0)})
+    flow = Flow(
+        coset.symmetry(model, (torch.randn(2, 3),)), coupling="independent", architecture=SMALL, conditions=["q"]
+    )
+    flow.fit(population, QUICK)
+    with pytest.raises(CosetError, match="'q' has NaN"):
+        flow.sample(2, condition={"q": float("nan")})
+    with pytest.raises(CosetError, match="noise of a sample"):
+        flow.sample(2, noise=float("nan"), condition={"q": 1.0})
