@@ -1,4 +1,4 @@
-"""Align a whole population of networks to one reference in batched steps: thousands of small ones in seconds."""
+"""Align a whole population of networks in batched steps, to one reference or each to its own: thousands in seconds."""
 
 from __future__ import annotations
 
@@ -34,22 +34,29 @@ class PopulationMatch:
 
 
 def align_population(population: State, reference: State, sym: Symmetry) -> PopulationMatch:
-    """Maximise <reference, g_k s_k> for every member k of a population, from a greedy first match."""
+    """Maximise <r_k, g_k s_k> for every member k of a population, from a greedy first match.
+
+    `reference` is one state, which is every r_k, or a population of as many. Elements are on the CPU.
+    """
     start = time.perf_counter()
     n = states.size(population)
-    template = Problem(sym, [Pair(reference, {name: x[0] for name, x in population.items()})])
+    own = any(reference[name].dim() > len(axes) for name, axes in sym.axes.items() if name in reference)
+    first = {name: x[0] for name, x in reference.items()} if own else reference
+    template = Problem(sym, [Pair(first, {name: x[0] for name, x in population.items()})])
     made = nodes(template)
     largest = max((node.known.size for node in made), default=1)
     if all(isinstance(node, PlainNode) for node in made):
         step = max(1, ENTRIES // largest**2)
         parts = [
-            _Batch({name: x[k : k + step] for name, x in population.items()}, reference, sym, made).climb()
+            _Batch(_rows(population, k, step), _rows(reference, k, step) if own else reference, sym, made, own).climb()
             for k in range(0, n, step)
         ]
         permutations = {name: torch.cat([p[name] for p, _ in parts]) for name in parts[0][0]} if parts else {}
         sweeps = max((count for _, count in parts), default=0)
     else:
-        found = [maximise(Problem(sym, [Pair(reference, one)]), greedy=True) for one in states.unstack(population)]
+        references = states.unstack(reference) if own else [reference] * n
+        pairs = zip(references, states.unstack(population), strict=True)
+        found = [maximise(Problem(sym, [Pair(*pair)]), greedy=True) for pair in pairs]
         permutations = {name: torch.stack([one.element[name] for one in found]) for name in _moved(sym)}
         sweeps = max(one.sweeps for one in found)
     names = [name for name in reference if name in sym.axes and name not in sym.buffers]
@@ -68,19 +75,26 @@ def _moved(sym: Symmetry) -> list[str]:
     return [group.name for group in sym.groups]
 
 
+def _rows(population: State, start: int, count: int) -> State:
+    return {name: x[start : start + count] for name, x in population.items()}
+
+
 def _inner(reference: State, population: State, names: list[str]) -> Tensor:
+    """[n] <r_k, s_k>."""
     total = torch.zeros(states.size(population), dtype=torch.float64)
     for name in names:
         if reference[name].is_floating_point():
-            total += population[name].double().flatten(1).cpu() @ reference[name].double().flatten().cpu()
+            total += (population[name].double() * reference[name].double()).flatten(1).sum(1).cpu()
     return total
 
 
 class _Batch:
     """Coordinate ascent of the members of a population, each with permutations of its own."""
 
-    def __init__(self, population: State, reference: State, sym: Symmetry, made: Sequence[Node]) -> None:
+    def __init__(self, population: State, reference: State, sym: Symmetry, made: Sequence[Node], own: bool) -> None:
+        """`own`: whether each member has a reference of its own."""
         self.population, self.reference, self.sym = population, reference, sym
+        self.lead = 1 if own else 0
         self.made = [node for node in made if isinstance(node, PlainNode)]
         self.size = states.size(population)
         self.permutations = {
@@ -118,12 +132,15 @@ class _Batch:
         for name in node.tensors:
             axes = self.sym.axes[name]
             moved = self.sym.act(element, {name: self.population[name]})[name]
-            pairs = zip(blocks(self.reference[name], axes), blocks(moved, axes, lead=1), strict=True)
+            pairs = zip(blocks(self.reference[name], axes, self.lead), blocks(moved, axes, lead=1), strict=True)
             for a, b in pairs:
                 if (at := a.where(node.name)) and node.trusts(a.labels, trusted):
-                    left = a.values.movedim(at[0], 0).flatten(1) if a.values.dim() > 1 else a.values[:, None]
-                    right = b.values.movedim(at[0] + 1, 1).flatten(2) if b.values.dim() > 2 else b.values[..., None]
-                    found = (right @ left.T).mT
+                    found = (_units(b.values, at[0], 1) @ _units(a.values, at[0], self.lead).mT).mT
                     total = found if total is None else total + found
         assert total is not None
         return total
+
+
+def _units(values: Tensor, d: int, lead: int) -> Tensor:
+    """(*lead, units, entries) of a block whose units are dimension d after the leading ones."""
+    return values.movedim(d + lead, lead).unsqueeze(-1).flatten(lead + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -200,7 +201,7 @@ def _flow(settings: Settings, sizes: Sizes, geometry: Geometry, kind: str) -> Ro
         some = {name: x[: sizes.near] for name, x in made.items()}
         return _measured(settings, subject, made) | {
             "per_second": rate,
-            "novelty": compared(settings, subject, some),
+            "novelty": json.loads(compared(settings, subject, some).to_json()),
         }
 
     known = {"subject": asdict(subject), "recipe": recipe.known(), "samples": sizes.samples, "steps": sizes.steps}
@@ -225,9 +226,8 @@ def _how(sizes: Sizes) -> str:
     return (
         f"The velocity network is a transformer of one token a unit (width {network.width}, {network.depth} layers) in "
         "place of the relational one, which takes three times as long a step; all flows are learned for "
-        f"{sizes.matching.epochs} passes over the networks, minutes on one core; the thesis took hours on a GPU. Draws "
-        "to begin from have the deviations of trained weights unless they are a network's own start. Published losses "
-        "of Normalized and Geometric flows are of networks whose last layer was normalised, too."
+        f"{sizes.matching.epochs} passes over the networks, minutes on one core; the thesis took hours on a GPU. "
+        "Published losses of Normalized and Geometric flows are of networks whose last layer was normalised, too."
     )
 
 

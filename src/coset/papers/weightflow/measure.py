@@ -14,8 +14,8 @@ from torch import Tensor
 
 from coset import state as states
 from coset.papers.settings import Settings
-from coset.papers.weightflow.study import Recipe, Subject, drawn, measured
-from coset.populations.novelty import Novelty, novelty
+from coset.papers.weightflow.study import Recipe, Subject, compared, drawn, measured
+from coset.populations.novelty import Novelty
 from coset.populations.predictions import predictions
 from coset.solutions.likelihood import likelihood_of
 
@@ -92,18 +92,7 @@ def closeness(settings: Settings, subject: Subject, recipe: Recipe, near: int, s
     def compute() -> Record:
         made = drawn(settings, recipe.learned(settings, subject), near, steps)[0]
         fewer = replace(subject, fresh=min(near, subject.fresh))
-        found = novelty(
-            made,
-            subject.population(settings).states,
-            subject.sym,
-            subject.build().to(settings.device),
-            subject.images(settings).test,
-            fewer.unseen(settings).states,
-            count=near,
-            seed=settings.seed,
-            device=settings.device,
-        )
-        return _as_record(found)
+        return _as_record(compared(settings, fewer, made))
 
     known = {"subject": asdict(subject), "recipe": recipe.known()}
     record: Record = settings.keep("weightflow-closeness", compute, **known, near=near, steps=steps)

@@ -25,11 +25,12 @@ from coset.papers.settings import Settings
 from coset.populations import Collect, Population, collect
 from coset.populations.diversity import diversity
 from coset.populations.ensembling import model_averages
-from coset.populations.novelty import novelty
+from coset.populations.novelty import Novelty, novelty
 from coset.populations.scores import scores
 from coset.symmetries import Symmetry, symmetry
 
 SAID = 10  # times that a training is heard of
+NEAR = 256  # networks of a kind whose nearest is looked for
 FRESH = 1_000_003  # added to the seed for networks that no flow has seen
 
 
@@ -188,21 +189,19 @@ def measured(
     return record
 
 
-def compared(settings: Settings, subject: Subject, samples: dict[str, Tensor]) -> dict[str, Any]:
-    """How new the samples are: see `coset.populations.novelty`."""
-    found = novelty(
+def compared(settings: Settings, subject: Subject, samples: dict[str, Tensor]) -> Novelty:
+    """How new the samples are, beside at most as many networks of every other kind."""
+    return novelty(
         samples,
         subject.population(settings).states,
         subject.sym,
         subject.build().to(settings.device),
         subject.images(settings).test,
         subject.unseen(settings).states,
-        count=min(256, states.size(samples)),
+        count=min(NEAR, states.size(samples)),
         seed=settings.seed,
         device=settings.device,
     )
-    record: dict[str, Any] = json.loads(found.to_json())
-    return record
 
 
 def _wait(settings: Settings) -> None:
