@@ -24,6 +24,7 @@ CASES = {
     "plain": ("mlp:3-4-2", "euclidean", "training", QUICK),
     "outputs": ("mlp:3-4-2", "geometric", "training", QUICK),
     "transport": ("mlp:3-4-2", "geometric", "ot", replace(QUICK, noise=0.01, times="beta")),
+    "one step": ("mlp:3-4-2", "euclidean", "training", replace(QUICK, epochs=1, batch_size=128)),
     "deep": ("mlp:3-4-4-2", "normalized", "independent", QUICK),
 }
 

@@ -72,11 +72,11 @@ class Part:
 
     def __init__(self, field: Field, units: Tensor, coupling: Coupling, function: FunctionError | None) -> None:
         self.field, self.units, self.coupling, self.function = field, units, coupling, function
-        self._velocity: Callable[..., Tensor] = partial(functional_call, field)
+        self._along: Callable[..., tuple[Tensor, Tensor]] = self._errors
 
     def compile(self) -> None:
-        """Let torch compile the field, and leave the derivative of outputs as it is."""
-        self._velocity = torch.compile(self._velocity, dynamic=False)
+        """Let torch compile paths and field, and leave the derivative of outputs as it is."""
+        self._along = torch.compile(self._errors, dynamic=False)
 
     def loss(
         self,
@@ -92,6 +92,22 @@ class Part:
 
         Of a field that predicts end points, the error is (1 - t) (v - v*): that of the end.
         """
+        error, end = self._along(weights, ends, time, condition, noise, settings)
+        loss = (error / self.units).square().mean()
+        if self.function is not None and inputs is not None:
+            loss = loss + settings.function * self.function(end, error, inputs)
+        return loss
+
+    def _errors(
+        self,
+        weights: dict[str, Tensor],
+        ends: tuple[Tensor, Tensor],
+        time: Tensor,
+        condition: Tensor | None,
+        noise: Tensor | None,
+        settings: Matching,
+    ) -> tuple[Tensor, Tensor]:
+        """What is wrong with the velocity at a point of each path, and where that path is predicted to end."""
         manifold = self.field.space.manifold
         x = manifold.geodesic(*ends, time)
         wanted = manifold.velocity(*ends, time)
@@ -99,14 +115,10 @@ class Part:
             moved = manifold.exp(x, manifold.tangent(x, settings.noise * self.units * noise))
             wanted, x = manifold.transport(x, moved, wanted), moved
         with torch.autocast(x.device.type, torch.bfloat16, enabled=settings.precision == "bfloat16"):
-            found = self._velocity(weights, (x, time, condition)).float()
+            found: Tensor = functional_call(self.field, weights, (x, time, condition)).float()
         left = (1 - time).unsqueeze(-1)
         error = (found - wanted) * (left if self.field.predict == "endpoint" else 1)
-        loss = (error / self.units).square().mean()
-        if self.function is not None and inputs is not None:
-            end = manifold.exp(x, left * found).detach()
-            loss = loss + settings.function * self.function(end, error, inputs)
-        return loss
+        return error, manifold.exp(x, left * found.detach())
 
 
 class Learning(Course):
@@ -131,6 +143,9 @@ class Learning(Course):
         self._optimizer = Adam([self._flat])
         self._done = torch.zeros((), dtype=torch.int64, device=device)
         self._sum = torch.zeros((), device=device)
+        self._moved: Callable[[Tensor], None] = self._move
+        if settings.compile:
+            self._moved = torch.compile(self._move, dynamic=False)
 
     def epoch(self) -> list[tuple[float, float | None]]:
         generator = self._generator
@@ -172,17 +187,22 @@ class Learning(Course):
         weights = self._network.unflatten(self._flat)
         loss = part.loss(weights, (x0, x1), time, condition, noise, inputs, settings)
         (gradient,) = torch.autograd.grad(loss, [self._flat])
-        with torch.no_grad():
-            gradient = gradient * (settings.clip / torch.linalg.vector_norm(gradient).clamp(min=settings.clip))
-            rate = self._rates.index_select(0, self._done.view(1)).squeeze(0)
-            self._flat.mul_(1 - rate * settings.weight_decay)
-            self._optimizer.step([gradient], rate)
-            # Early on an average over few steps, so that it does not remember the start.
-            share = torch.clamp(1 / (1 + 0.1 * self._done), min=1 - settings.average)
-            self._average.lerp_(self._flat.detach(), share)
-            self._done += 1
-            own.done += 1
-            self._sum += loss.detach()
+        self._moved(gradient)
+        own.done += 1
+        self._sum += loss.detach()
+
+    @torch.no_grad()
+    def _move(self, gradient: Tensor) -> None:
+        """A step of AdamW along the gradient, clipped, and the average of all weights so far."""
+        settings = self.settings
+        gradient = gradient * (settings.clip / torch.linalg.vector_norm(gradient).clamp(min=settings.clip))
+        rate = self._rates.index_select(0, self._done.view(1)).squeeze(0)
+        self._flat.mul_(1 - rate * settings.weight_decay)
+        self._optimizer.step([gradient], rate)
+        # Early on an average over few steps, so that it does not remember the start.
+        share = torch.clamp(1 / (1 + 0.1 * self._done), min=1 - settings.average)
+        self._average.lerp_(self._flat.detach(), share)
+        self._done += 1
 
     def _changes(self) -> list[Tensor]:
         return [self._flat, self._average, *self._optimizer.state, self._done, self._sum]

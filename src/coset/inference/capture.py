@@ -35,13 +35,19 @@ def captured(
         graph.register_generator_state(generator)
     side = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream(device))
+
+    def rehearse() -> None:
+        # What is left may be one step, so every rehearsal begins where the first one did.
+        step()
+        _restore(changes, before)
+
     try:
         with torch.cuda.stream(side):
             for _ in range(WARM_UP - 1):
-                step()
+                rehearse()
             # A capture that fails leaves generators unusable, so find out before.
             with _refusing_to_wait():
-                step()
+                rehearse()
     except RuntimeError as error:
         log.info("the step cannot be captured: %s", str(error).splitlines()[0])
         replay = step
@@ -51,12 +57,16 @@ def captured(
             step()
         replay = graph.replay
     torch.cuda.current_stream(device).wait_stream(side)
-    with torch.no_grad():
-        for x, old in zip(changes, before, strict=True):
-            x.copy_(old)
+    _restore(changes, before)
     for generator, state in zip(drawn_from, states, strict=True):
         generator.set_state(state)
     return replay
+
+
+@torch.no_grad()
+def _restore(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    for x, old in zip(tensors, values, strict=True):
+        x.copy_(old)
 
 
 @contextmanager

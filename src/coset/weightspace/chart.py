@@ -33,6 +33,8 @@ class Directions:
 class Chart:
     """Where each coordinate lies in the tensors `shapes`, flattened and joined in this order.
 
+    Coordinates are taken by `index_select`, whose gradient adds; that of indexing with a tensor sorts first.
+
     directions, polar
         the blocks of unit vectors; those of `polar` are whole tensors, whose log norms are the last coordinates
     index
@@ -55,7 +57,7 @@ class Chart:
 
     def coordinates(self, state: State) -> Tensor:
         """[D], or [n, D] of a population, in the widest dtype; StateError if the state is not canonical."""
-        x = self._joined(state)[..., self.index.to(self._device(state))]
+        x = self._joined(state).index_select(-1, self.index.to(self._device(state)))
         x = x + self.offset.to(x)
         start, logs = 0, []
         for block in (*self.directions, *self.polar):
@@ -89,7 +91,8 @@ class Chart:
             start = stop
         pins = self.pins(like).to(x)
         values = torch.cat([x - self.offset.to(x), pins.expand(*x.shape[:-1], -1)], -1)
-        parts = torch.split(values[..., self._order.to(x.device)], [math.prod(s) for s in self.shapes.values()], -1)
+        values = values.index_select(-1, self._order.to(x.device))
+        parts = torch.split(values, [math.prod(s) for s in self.shapes.values()], -1)
         tensors = {
             name: part.reshape(*x.shape[:-1], *shape).to(like[name].dtype)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
@@ -100,12 +103,12 @@ class Chart:
 
     def pins(self, state: State) -> Tensor:
         """[..., k] the values that are no coordinates: single weights that fix a factor, 1 or -1 if canonical."""
-        return self._joined(state)[..., self.pinned.to(self._device(state))]
+        return self._joined(state).index_select(-1, self.pinned.to(self._device(state)))
 
     def velocity(self, change: State) -> Tensor:
         """[..., D] the derivative of the coordinates of a state that moves at the rate `change`, if none are polar."""
         assert not self.polar
-        return self._joined(change)[..., self.index.to(self._device(change))]
+        return self._joined(change).index_select(-1, self.index.to(self._device(change)))
 
     def to(self, device: torch.device) -> Chart:
         """The chart with its tables on a device, so that nothing is copied there at each look."""

@@ -51,6 +51,8 @@ def scaling(settings: Settings) -> Outcome:
     rows = []
     for width in sizes.ablation.widths:
         wide = replace(base, plan=replace(base.plan, architecture=replace(base.plan.architecture, width=width)))
+        if wide != base:  # which the ablation has, too
+            wide = replace(wide, matching=replace(base.matching, compile=False))
         one = Variation("width", str(width), sizes.subject, wide)
         rows.append({"width": width} | _row(settings, sizes, one, known))
     trained = fresh(settings, sizes.subject)

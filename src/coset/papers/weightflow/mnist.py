@@ -7,7 +7,7 @@ from typing import Any
 from coset.papers.outcome import Claim, Outcome, noted_once
 from coset.papers.settings import Settings
 from coset.papers.weightflow.measure import HEUN, beside, closeness, collected, cost, fresh, generated, whole
-from coset.papers.weightflow.networks import EUCLIDEAN, GEOMETRIC, SIZES, Sizes, absent, title
+from coset.papers.weightflow.networks import SIZES, Sizes, absent, title
 from coset.papers.weightflow.published import AVERAGED, FLOWS, HOURS, TRAINED
 from coset.papers.weightflow.study import Recipe, Subject
 from coset.papers.weightflow.verdicts import CLOSE, ERRORS, MEMORISED, MINUTES, as_good, claim, equal
@@ -142,14 +142,6 @@ def _claims(scale: str, sizes: Sizes, trained: Row, ours: dict[str, Row]) -> lis
             "The last layer is not normalised here, as its norm is no symmetry: it is the temperature of the softmax.",
         ),
         _equal(scale, row, row["average"], trained["average"]),
-        claim(
-            scale,
-            "the geometric flow is the best",
-            ", ".join(f"{name} {value}" for name, value in FLOWS.items()),
-            ", ".join(f"{name} {mean:.4f}" for name, mean in means.items()),
-            means[GEOMETRIC] > means[EUCLIDEAN],
-            "By the sign alone.",
-        ),
         claim(
             scale,
             f"learning takes {MINUTES:g} minutes at most",

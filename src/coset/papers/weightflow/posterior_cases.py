@@ -52,9 +52,11 @@ def _ensemble(members: int, epochs: int) -> DeepEnsemble:
     return DeepEnsemble(members, MAP(rate=0.02, epochs=epochs, noise=NOISE))
 
 
-def _flow(geometry: Geometry, width: int, epochs: int, batch: int, group: int = 64, function: float = 1.0) -> Recipe:
+def _flow(
+    geometry: Geometry, width: int, epochs: int, batch: int, group: int = 64, function: float = 1.0, rate: float = 2e-3
+) -> Recipe:
     plan = Plan(geometry, "ot", Architecture(width=width, depth=3, heads=4), group=group)
-    return Recipe(plan, Matching(epochs, batch, 2e-3, warm_up=100, average=0.995, function=function))
+    return Recipe(plan, Matching(epochs, batch, rate, warm_up=100, average=0.995, function=function))
 
 
 CASES = {
@@ -93,16 +95,16 @@ CASES = {
             weighed=1024,
         ),
         Case(
-            _wide(16, 300, 64),
+            _wide(32, 300, 64),
             {
-                EUCLIDEAN: _flow("euclidean", 32, 50, 64, 8, 10.0),
-                GEOMETRIC: _flow("geometric", 32, 50, 64, 8, 10.0),
+                EUCLIDEAN: _flow("euclidean", 64, 150, 64, 8, 10.0, 1e-3),
+                GEOMETRIC: _flow("geometric", 64, 150, 64, 8, 10.0, 1e-3),
             },
             _vi(3000),
             _ensemble(20, 2000),
             Annealing(64, 2000, 8),
-            weighed=16,
-            weighed_steps=6,
+            weighed=64,
+            weighed_steps=8,
         ),
     ],
 }
