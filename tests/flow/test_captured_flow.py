@@ -9,7 +9,7 @@ from torch import Tensor
 import coset
 from coset import zoo
 from coset.data import Split
-from coset.flow import matching
+from coset.flow import matching, solvers
 from coset.flow.api import Flow
 from coset.flow.architecture import Architecture
 from coset.flow.matching import Matching
@@ -50,12 +50,38 @@ def test_the_same_flow_as_step_by_step(
         flow = Flow(sym, geometry, coupling, architecture=architecture)  # type: ignore[arg-type]
         given = {"model": zoo.build(spec), "data": split} if case == "outputs" else {}
         flow.fit(trained(model), settings, device="cuda", **given)  # type: ignore[arg-type]
-        return flow.sample(8, 4, generator=torch.Generator("cuda").manual_seed(0))
+        return flow.sample(8, 8, noise=0.1, generator=torch.Generator("cuda").manual_seed(0))
 
     with caplog.at_level("INFO", logger=capture.__name__):
         fast = found()
     assert "cannot be captured" not in caplog.text
-    monkeypatch.setattr(matching, "captured", lambda step, *rest: step)
+    for module in (matching, solvers):
+        monkeypatch.setattr(module, "captured", lambda step, *rest: step)
     slow = found()
     for name, x in slow.items():
         assert torch.allclose(fast[name], x, rtol=1e-3, atol=1e-4), name
+
+
+def test_guided_samples_and_densities_are_those_of_single_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = zoo.build("mlp:3-4-2").cuda()
+    sym = coset.symmetry(zoo.build("mlp:3-4-2"), zoo.example_input(model))
+    flow = Flow(sym, architecture=Architecture(width=32, depth=2, heads=2))
+    flow.fit(trained(zoo.build("mlp:3-4-2")), QUICK, device="cuda")
+    generator = torch.Generator("cuda").manual_seed(1)
+    split = Split(
+        torch.randn(64, 3, generator=generator, device="cuda"),
+        torch.randint(2, (64,), generator=generator, device="cuda"),
+    )
+
+    def found() -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+        seeds = [torch.Generator("cuda").manual_seed(0) for _ in range(2)]
+        guided = flow.sample(8, 8, guidance=coset.Guidance(model, split, 1.0, 16), generator=seeds[0])
+        return guided, *flow.sample_with_log_prob(8, 8, generator=seeds[1])
+
+    fast = found()
+    monkeypatch.setattr(solvers, "captured", lambda step, *rest: step)
+    slow = found()
+    for one, other in zip(fast[:2], slow[:2], strict=True):
+        for name, x in other.items():
+            assert torch.allclose(one[name], x, rtol=1e-3, atol=1e-4), name
+    assert torch.allclose(fast[2], slow[2], rtol=1e-3, atol=1e-3)

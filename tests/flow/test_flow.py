@@ -246,3 +246,16 @@ def test_a_flow_begins_where_training_did_if_that_is_known(coupling: str) -> Non
     if coupling != "training":
         unknown = Flow(SYM, "euclidean", coupling, architecture=SMALL).fit(known.states, QUICK)  # type: ignore[arg-type]
         assert unknown.fitted.base.stds == pytest.approx(dict.fromkeys(starts, 0.3), rel=0.25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("geometry", ["euclidean", "geometric"])
+def test_a_compiled_flow_is_the_same(geometry: str) -> None:
+    split = Split(torch.randn(64, 3, generator=_seeded(0)), torch.arange(64) % 2)
+    found = []
+    for compiled in (False, True):
+        flow = Flow(SYM, geometry, architecture=SMALL)  # type: ignore[arg-type]
+        flow.fit(trained(64), replace(QUICK, compile=compiled), model=MODEL, data=split)
+        found.append(flow.sample(8, 4, generator=_seeded(0)))
+    for name, x in found[0].items():
+        assert torch.allclose(found[1][name], x, rtol=1e-4, atol=1e-4), name

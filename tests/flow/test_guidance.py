@@ -68,6 +68,17 @@ class Problem:
         ends = [self.loss(self.manifold.exp(x, s * step * direction), split) for s in (1, -1)]
         return (ends[0] - ends[1]) / (2 * step)
 
+    @property
+    def units(self) -> Tensor:
+        return torch.linspace(0.5, 2.0, self.manifold.size, dtype=torch.float64)
+
+    def guided(self, field: Field, guidance: Guidance, generator: torch.Generator | None = None) -> Field:
+        return guided(field, guidance, self.decode, self.manifold, self.units, generator)
+
+
+def plain(problem: Problem, split: Split, strength: float, at: Any = "state", **more: Any) -> Guidance:
+    return Guidance(problem.model, split, strength, at=at, scale="gradient", **more)
+
 
 def still(x: Tensor, t: Tensor) -> Tensor:
     return torch.zeros_like(x)
@@ -85,7 +96,7 @@ def test_against_differences(curved: bool, seed: int) -> None:
     m = problem.manifold
     x, t = problem.points(3, seed), torch.full((3,), 0.4, dtype=torch.float64)
     field = drift(m)
-    force = guided(field, Guidance(problem.model, split, 2.5), problem.decode, m)(x, t) - field(x, t)
+    force = problem.guided(field, plain(problem, split, 2.5))(x, t) - field(x, t)
     assert torch.allclose(m.tangent(x, force), force, atol=1e-12)
     directions = m.tangent(x, torch.randn(3, m.size, generator=torch.Generator().manual_seed(seed)).double())
     for k in range(3):
@@ -101,8 +112,7 @@ def test_end_points_against_differences(curved: bool, seed: int) -> None:
     problem, split = Problem(curved), blobs()
     m, field = problem.manifold, drift(problem.manifold)
     x, t = problem.points(2, seed), torch.tensor([0.1, 0.8], dtype=torch.float64)
-    guidance = Guidance(problem.model, split, 0.7, at="endpoint")
-    force = guided(field, guidance, problem.decode, m)(x, t) - field(x, t)
+    force = problem.guided(field, plain(problem, split, 0.7, "endpoint"))(x, t) - field(x, t)
     end = m.exp(x, (1 - t)[:, None] * field(x, t))
     directions = m.tangent(x, torch.randn(2, m.size, generator=torch.Generator().manual_seed(seed)).double())
     there = m.transport(x, end, directions)
@@ -111,12 +121,48 @@ def test_end_points_against_differences(curved: bool, seed: int) -> None:
         assert float(force[k] @ directions[k]) == pytest.approx(expected, rel=1e-4, abs=1e-7)
 
 
+@pytest.mark.parametrize("curved", [False, True])
 @pytest.mark.parametrize("at", ["state", "endpoint"])
-def test_networks_do_not_see_each_other(at: Any) -> None:
+def test_relative_to_the_velocity(curved: bool, at: Any) -> None:
+    """The force is as long as the velocity, times the strength, and nothing of that length lowers the loss faster."""
+    problem, split = Problem(curved), blobs()
+    m, field, u = problem.manifold, drift(problem.manifold), problem.units
+    x, t = problem.points(3), torch.tensor([0.1, 0.5, 0.9], dtype=torch.float64)
+    v = field(x, t)
+    force = problem.guided(field, Guidance(problem.model, split, 1.5, at=at))(x, t) - v
+    where = x if at == "state" else m.exp(x, (1 - t)[:, None] * v)
+    there = m.transport(x, where, force)
+    generator = torch.Generator().manual_seed(0)
+    assert torch.allclose(m.tangent(x, force), force, atol=1e-12)
+    for k in range(3):
+        assert float((there[k] / u).norm()) == pytest.approx(1.5 * float((v[k] / u).norm()))
+        best = problem.slope(where[k], there[k], split) / float((there[k] / u).norm())
+        others = m.tangent(where[k : k + 1], there[k] + 0.1 * torch.randn(100, m.size, generator=generator).double())
+        slopes = [problem.slope(where[k], each, split) / float((each / u).norm()) for each in others]
+        assert best < 0 and min(slopes) > best
+
+
+def test_relative_guidance_has_no_units() -> None:
+    """A hundred times the loss is the same guidance."""
+    model = zoo.MLP([2, 4, 1]).double()
+    like = states.of(model)
+    m = coset.manifold(coset.symmetry(model, (torch.zeros(1, 2, dtype=torch.float64),), verify=False), like)
+    generator = torch.Generator().manual_seed(0)
+    x, t = m.random(3, generator, dtype=torch.float64), torch.full((3,), 0.4, dtype=torch.float64)
+    inputs = torch.randn(6, 2, generator=generator, dtype=torch.float64)
+    field, units = drift(m), torch.ones(m.size, dtype=torch.float64)
+    found = []
+    for noise in (1.0, 0.1):
+        guidance = Guidance(model, (inputs, inputs[:, :1]), 2.0, noise=noise)
+        found.append(guided(field, guidance, lambda x: m.state(x, like), m, units)(x, t))
+    assert torch.allclose(*found) and not torch.allclose(found[0], field(x, t))
+
+
+@pytest.mark.parametrize("scale", ["velocity", "gradient"])
+@pytest.mark.parametrize("at", ["state", "endpoint"])
+def test_networks_do_not_see_each_other(at: Any, scale: Any) -> None:
     problem = Problem()
-    field = guided(
-        drift(problem.manifold), Guidance(problem.model, blobs(), 1.0, at=at), problem.decode, problem.manifold
-    )
+    field = problem.guided(drift(problem.manifold), Guidance(problem.model, blobs(), 1.0, at=at, scale=scale))
     x, t = problem.points(4), torch.rand(4, generator=torch.Generator().manual_seed(0)).double()
     alone = torch.cat([field(x[k : k + 1], t[k : k + 1]) for k in range(4)])
     assert torch.allclose(field(x, t), alone)
@@ -125,26 +171,24 @@ def test_networks_do_not_see_each_other(at: Any) -> None:
 def test_minibatches_are_unbiased() -> None:
     problem, split = Problem(), blobs(12)
     x, t = problem.points(1), torch.zeros(1, dtype=torch.float64)
-    m, model = problem.manifold, problem.model
-    whole = guided(still, Guidance(model, split, 1.0), problem.decode, m)(x, t)
-    all_of_it = guided(still, Guidance(model, split, 1.0, batch_size=12), problem.decode, m)(x, t)
+    whole = problem.guided(still, plain(problem, split, 1.0))(x, t)
+    all_of_it = problem.guided(still, plain(problem, split, 1.0, batch_size=12))(x, t)
     assert torch.allclose(all_of_it, whole)
-    field = guided(
-        still, Guidance(model, split, 1.0, batch_size=3), problem.decode, m, torch.Generator().manual_seed(0)
-    )
+    field = problem.guided(still, plain(problem, split, 1.0, batch_size=3), torch.Generator().manual_seed(0))
     drawn = torch.cat([field(x, t) for _ in range(150)])
     error = drawn.std(0) / math.sqrt(150)
     assert float(drawn.std(0).max()) > 0.01
     assert bool(((drawn.mean(0) - whole[0]).abs() < 4.5 * error + 1e-12).all())
 
 
+@pytest.mark.parametrize("scale", ["velocity", "gradient"])
 @pytest.mark.parametrize("at", ["state", "endpoint"])
-def test_the_divergence_of_a_guided_field(at: Any) -> None:
+def test_the_divergence_of_a_guided_field(at: Any, scale: Any) -> None:
     """Second derivatives of the loss are part of it."""
     problem = Problem(curved=False)
     x, t = problem.points(2), torch.tensor([0.3, 0.6], dtype=torch.float64)
-    guidance = Guidance(problem.model, blobs(), 5.0, at=at)
-    field = guided(drift(problem.manifold), guidance, problem.decode, problem.manifold)
+    guidance = Guidance(problem.model, blobs(), 5.0, at=at, scale=scale)
+    field = problem.guided(drift(problem.manifold), guidance)
     v, found = exact(field, problem.manifold)(x, t)
     assert torch.allclose(v, field(x, t)) and not v.requires_grad
     step = 1e-5
@@ -154,8 +198,8 @@ def test_the_divergence_of_a_guided_field(at: Any) -> None:
         e[:, i] = step
         expected += (field(x + e, t) - field(x - e, t))[:, i] / (2 * step)
     assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
-    plain = exact(drift(problem.manifold), problem.manifold)(x, t)[1]
-    assert bool(((found - plain).abs() > 0.1).all())
+    alone = exact(drift(problem.manifold), problem.manifold)(x, t)[1]
+    assert bool(((found - alone).abs() > 0.1).all())
 
 
 @pytest.mark.parametrize("at", ["state", "endpoint"])
@@ -166,8 +210,8 @@ def test_it_lowers_the_loss(at: Any) -> None:
     before = torch.tensor([problem.loss(point, split) for point in x])
     losses = []
     for strength in (1.0, 10.0):
-        guidance = Guidance(problem.model, split, strength, batch_size=20, at=at)
-        field = guided(still, guidance, problem.decode, m, torch.Generator().manual_seed(0))
+        guidance = plain(problem, split, strength, at, batch_size=20)
+        field = problem.guided(still, guidance, torch.Generator().manual_seed(0))
         y = solve(field, x, m, 16)
         assert torch.allclose(m.project(y), y)
         losses.append(torch.tensor([problem.loss(point, split) for point in y]))
@@ -184,9 +228,9 @@ def test_regression_and_batch_norm() -> None:
     m = coset.manifold(coset.Symmetry.from_json('{"groups": {}, "tensors": {"0.weight": [3, 2], "3.weight": [1, 3]}}'))
     inputs = torch.randn(7, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     targets = inputs.sum(1, keepdim=True)
-    guidance = Guidance(model, (inputs, targets), 1.0, noise=0.5)
+    guidance = Guidance(model, (inputs, targets), 1.0, scale="gradient", noise=0.5)
     x = torch.randn(2, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = guided(still, guidance, lambda x: m.state(x, like), m)(x, torch.zeros(2).double())
+    found = guided(still, guidance, lambda x: m.state(x, like), m, torch.ones(9).double())(x, torch.zeros(2).double())
     assert model.training
     x.requires_grad_()
     weights = {name: m.state(x, like)[name] for name in names}
@@ -201,10 +245,12 @@ def test_refusals() -> None:
     problem, split = Problem(), blobs()
     with pytest.raises(coset.CosetError, match="not at 'everywhere'"):
         Guidance(problem.model, split, 1.0, at="everywhere")  # type: ignore[arg-type]
+    with pytest.raises(coset.CosetError, match="not 'none'"):
+        Guidance(problem.model, split, 1.0, scale="none")  # type: ignore[arg-type]
     with pytest.raises(coset.CosetError, match="finite"):
         Guidance(problem.model, split, math.nan)
     with pytest.raises(coset.DataError, match="noise"):
-        guided(still, Guidance(problem.model, split, 1.0, noise=0.1), problem.decode, problem.manifold)
+        problem.guided(still, Guidance(problem.model, split, 1.0, noise=0.1))
     many = Split(split.inputs, split.targets + 1)
     with pytest.raises(coset.DataError, match="3"):
-        guided(still, Guidance(problem.model, many, 1.0), problem.decode, problem.manifold)
+        problem.guided(still, Guidance(problem.model, many, 1.0))

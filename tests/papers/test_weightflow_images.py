@@ -125,7 +125,7 @@ def test_variations_take_as_many_steps() -> None:
         each.recipe.matching.epochs * (count // each.recipe.matching.batch_size)
         for each, count in zip((chosen, trajectories, *fewer), counts, strict=True)
     ]
-    assert steps == pytest.approx([1920] * len(steps), rel=0.02)
+    assert steps == pytest.approx([6000] * len(steps), rel=0.02)
 
 
 def _flat(known: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from coset.data import Data
 from coset.errors import CosetError
 from coset.flow.architecture import Architecture
 from coset.flow.divergence import Noise
-from coset.flow.field import Prediction
+from coset.flow.field import Prediction, units
 from coset.flow.fitted import Asked, Fitted
 from coset.flow.fitting import learn
 from coset.flow.flow_file import read_flow, write_flow
@@ -142,7 +142,8 @@ class Flow:
         found = []
         for x, field in fitted.batches(n, condition, begin, generator, batch_size):
             if guidance is not None:
-                field = guided(field, guidance, room.decode, room.manifold, generator)
+                spread = units(room, fitted.field.standardize)
+                field = guided(field, guidance, room.decode, room.manifold, spread, generator)
             with matmul_precision(fitted.precision):
                 found.append(solve(field, x, room.manifold, steps, method, 0.0, 1.0, noise, generator, progress))
         return room.decode(torch.cat(found))

@@ -20,6 +20,7 @@ from coset.solutions.predictive import evaluating
 from coset.weightspace.manifold import Manifold
 
 Place = Literal["state", "endpoint"]
+Scale = Literal["velocity", "gradient"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,12 +28,17 @@ class Guidance:
     """What networks should do well on, and how much that counts.
 
     strength
-        the factor of the force, which lowers the loss if it is positive
+        how strong the force is, which lowers the loss if it is positive: so many times as long as the velocity of the
+        flow, with `scale` "velocity"; a factor of the gradient with "gradient"
     batch_size
         so many examples, drawn anew at each call, are measured; all of them without it
     at
         "state": the gradient is that of the network at x; "endpoint": of the network that x leads to if it goes on as
         it does, since early in a flow x itself is noise
+    scale
+        "velocity": down the loss as steeply as possible, with lengths in units of the spread of weights, and at a pace
+        that is relative to that of the flow, so that one strength fits all losses and networks; "gradient": the
+        gradient as it is (`weightflow`)
     noise
         the standard deviation of the targets of a regression
     """
@@ -42,11 +48,14 @@ class Guidance:
     strength: float
     batch_size: int | None = None
     at: Place = "state"
+    scale: Scale = "velocity"
     noise: float | None = None
 
     def __post_init__(self) -> None:
         if self.at not in get_args(Place):
             raise CosetError(f"Guidance is measured at {' or '.join(get_args(Place))}, not at {self.at!r}.")
+        if self.scale not in get_args(Scale):
+            raise CosetError(f"The scale of guidance is {' or '.join(get_args(Scale))}, not {self.scale!r}.")
         if not math.isfinite(self.strength):
             raise CosetError(f"The strength of guidance must be a finite number, not {self.strength}.")
 
@@ -56,16 +65,24 @@ def guided(
     guidance: Guidance,
     decode: Callable[[Tensor], State],
     manifold: Manifold,
+    units: Tensor,
     generator: torch.Generator | None = None,
 ) -> Field:
-    """The field v(x, t) - strength grad L, where L is the mean loss -log p(y | x) over the data of each network.
+    """The field v(x, t) - strength g, where L is the mean loss -log p(y | x) over the data of each network.
 
-    The gradient is tangent, and each network has its own. Of an end point y = exp_x((1 - t) v) it is taken at y and
-    carried back to x in parallel, without a derivative of the field (`weightflow`: guidance by the task gradient).
-    Where x needs a gradient, as for a divergence, the guided field has one too.
+    With U = diag(units), g = |U^-1 v| f / |U^-1 f| for f = U^2 grad L, on spheres U P U grad L with the projection P to
+    U^-1 of the tangent space, or g = grad L (`weightflow`: guidance by the task gradient). U^2 stands for the
+    covariance of the base: where x_t joins x_0 ~ N(0, C) and x_1 in a straight line, p(x_1 | data) instead of p(x_1)
+    adds (1 - t) / t C grad log p(data | x_t) to v (for diffusions: Dhariwal and Nichol 2021).
+
+    All are tangent, and each network has its own. Of an end point y = exp_x((1 - t) v) the gradient is taken at y and
+    carried back to x in parallel, without a derivative of the field. Where x needs a gradient, as for a divergence, the
+    guided field has one too.
 
     decode
         x [n, D] -> a population, differentiable
+    units
+        [D] the spread of each coordinate
     generator
         draws the minibatches
     """
@@ -91,12 +108,20 @@ def guided(
             found = torch.autograd.grad(losses.sum(), at, create_graph=x.requires_grad)[0]
         return manifold.tangent(x, found)
 
+    def force(x: Tensor, v: Tensor) -> Tensor:
+        if guidance.scale == "gradient":
+            return gradient(x)
+        steepest = manifold.tangent(units * x, units * gradient(x))
+        own, wanted = (torch.linalg.vector_norm(u, dim=-1, keepdim=True) for u in (steepest, v / units))
+        found: Tensor = wanted / torch.where(own > 0, own, 1.0) * units * steepest
+        return found
+
     def velocity(x: Tensor, t: Tensor) -> Tensor:
         v = field(x, t)
         if guidance.at == "state":
-            return v - guidance.strength * gradient(x)
+            return v - guidance.strength * force(x, v)
         end = manifold.exp(x, (1 - t).unsqueeze(-1) * v)
-        return v - guidance.strength * manifold.transport(end, x, gradient(end))
+        return v - guidance.strength * manifold.transport(end, x, force(end, v))
 
     return velocity
 

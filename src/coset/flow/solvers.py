@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coset.errors import CosetError
+from coset.inference.capture import captured
 from coset.weightspace.manifold import Manifold
 
 Field = Callable[[Tensor, Tensor], Tensor]
@@ -35,6 +36,7 @@ METHODS = {
     "heun": RungeKutta(((), (1.0,)), (0.5, 0.5)),
     "rk4": RungeKutta(((), (0.5,), (0.0, 0.5), (0.0, 0.0, 1.0)), (1 / 6, 1 / 3, 1 / 3, 1 / 6)),
 }
+WORTH_CAPTURING = 8  # steps: a capture costs three of them
 ADAPTIVE = ("dopri5", "dopri8", "bosh3", "adaptive_heun")  # of torchdiffeq
 
 
@@ -96,26 +98,32 @@ def integrate(
         raise CosetError(f"There is no solver {method!r}: give {', '.join([*METHODS, *ADAPTIVE])}.")
     if steps < 1:
         raise CosetError(f"A flow cannot be followed in {steps} steps: give one or more.")
-    total = x.new_zeros(len(x), dtype=torch.float64)
+    x, total, done = x.clone(), x.new_zeros(len(x), dtype=torch.float64), x.new_zeros((), dtype=torch.float64)
+    h = (stop - start) / steps
+
+    def step() -> None:
+        here = manifold.wrapped(x, noise, generator) if noise else x
+        v, g = _step(rate, here, (start + h * done).to(x.dtype), h, METHODS[method], manifold)
+        x.copy_(manifold.exp(here, h * v) if method == "euler" else manifold.project(here + h * v))
+        total.add_(h * g)
+        done.add_(1)
+
+    drawn_from = [generator] if generator is not None and generator.device.type == "cuda" else []
+    advance = captured(step, [x, total, done], drawn_from, x.device) if steps >= WORTH_CAPTURING else step
     for k in range(steps):
-        if noise:
-            x = manifold.wrapped(x, noise, generator)
-        t, h = (start + (stop - start) * k / steps), (stop - start) / steps
-        v, g = _step(rate, x, t, h, METHODS[method], manifold)
-        x = manifold.exp(x, h * v) if method == "euler" else manifold.project(x + h * v)
-        total = total + h * g
+        advance()
         if progress is not None:
             progress(k + 1, steps)
     return x, total
 
 
-def _step(rate: Rate, x: Tensor, t: float, h: float, method: RungeKutta, manifold: Manifold) -> tuple[Tensor, Tensor]:
-    """sum_i weights[i] k_i of the velocities, and of g in float64."""
+def _step(rate: Rate, x: Tensor, t: Tensor, h: float, method: RungeKutta, manifold: Manifold) -> tuple[Tensor, Tensor]:
+    """sum_i weights[i] k_i of the velocities, and of g in float64; t: []."""
     vs: list[Tensor] = []
     gs: list[Tensor] = []
     for row in method.stages:
         moved = x + h * _weighted(row, vs) if row else x
-        v, g = rate(manifold.project(moved), x.new_full((len(x),), t + h * sum(row)))
+        v, g = rate(manifold.project(moved), (t + h * sum(row)).expand(len(x)))
         vs.append(v)
         gs.append(g.double())
     return _weighted(method.weights, vs), _weighted(method.weights, gs)

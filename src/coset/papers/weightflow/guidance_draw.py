@@ -27,7 +27,9 @@ def draw_guidance(data: Any) -> Figure:
             line = [
                 row
                 for row in data["guided"]
-                if (row["batch"], row["at"]) == (batch, at) and row["strength"] and row["accuracy"] is not None
+                if (row["batch"], row["at"], row["scale"]) == (batch, at, "velocity")
+                and row["strength"]
+                and row["accuracy"] is not None
             ]
             left.plot(
                 [row["strength"] for row in line],
@@ -38,6 +40,15 @@ def draw_guidance(data: Any) -> Figure:
                 markersize=4,
                 label=f"at the {'end point' if at == 'endpoint' else at}, batches of {batch}",
             )
+    plain = [row for row in data["guided"] if row["scale"] == "gradient" and row["accuracy"] is not None]
+    left.plot(
+        [row["strength"] for row in plain],
+        [100 * row["accuracy"] for row in plain],
+        "x:",
+        color=FAINT,
+        markersize=5,
+        label="so many times the plain gradient",
+    )
     strengths = sorted({row["strength"] for row in data["guided"]} - {0.0})
     left.set_xscale("log")
     left.set_xticks(strengths, [f"{strength:g}" for strength in strengths])

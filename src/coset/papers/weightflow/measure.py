@@ -5,7 +5,6 @@ An exhibit asks for each part once, since the seconds of parts that are read aga
 
 from __future__ import annotations
 
-import time
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -27,30 +26,17 @@ def collected(settings: Settings, subject: Subject) -> Record:
     """How many networks there are, and the minutes that training them took."""
 
     def compute() -> Record:
-        begin = time.perf_counter()
-        found = len(subject.population(settings))
-        return {"networks": found, "minutes": (time.perf_counter() - begin) / 60}
+        return {"networks": len(subject.population(settings)), "minutes": subject.minutes(settings)}
 
     record: Record = settings.keep("weightflow-collected", compute, subject=asdict(subject))
     return record
 
 
 def cost(settings: Settings, subject: Subject, recipe: Recipe) -> Record:
-    """Learn the flow: its minutes, the weights of its network, and the most memory of a GPU, in GiB.
-
-    To be asked for before all else that the flow is needed for, and after `collected`, so that it has its own memory.
-    """
+    """What learning a flow costs: see `Recipe.cost`."""
 
     def compute() -> Record:
-        on_cuda = torch.device(settings.device).type == "cuda"
-        if on_cuda:
-            torch.cuda.reset_peak_memory_stats()
-        flow = recipe.learned(settings, subject)
-        return {
-            "minutes": recipe.minutes(settings, subject),
-            "parameters": sum(p.numel() for p in flow.fitted.field.network.parameters()),
-            "memory": torch.cuda.max_memory_allocated() / 2**30 if on_cuda else None,
-        }
+        return recipe.cost(settings, subject)
 
     record: Record = settings.keep("weightflow-cost", compute, subject=asdict(subject), recipe=recipe.known())
     return record

@@ -72,6 +72,7 @@ def novelty_claims(scale: str, found: dict[str, Any]) -> list[Claim]:
     """Whether samples are as new as fresh runs, and no copies."""
     kinds = found["kinds"]
     middle = {kind: _median(one["distance"]) for kind, one in kinds.items()}
+    telling = min(kinds["fresh"]["distance"]) > max(kinds["noisy"]["distance"])
     return [
         claim(
             scale,
@@ -87,7 +88,8 @@ def novelty_claims(scale: str, found: dict[str, Any]) -> list[Claim]:
             None,
             f"median distance {middle['samples']:.3g}, the least {min(kinds['samples']['distance']):.3g}; copies "
             f"{middle['noisy']:.3g}, fresh runs {middle['fresh']:.3g}, midpoints {middle['midpoints']:.3g}",
-            min(kinds["samples"]["distance"]) > max(kinds["noisy"]["distance"]),
+            min(kinds["samples"]["distance"]) > max(kinds["noisy"]["distance"]) if telling else None,
+            "" if telling else "No verdict where fresh runs are as close themselves: nobody copied those.",
         ),
     ]
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from coset import data, zoo
 from coset import state as states
 from coset.data import DataSet
+from coset.files import write_json
 from coset.flow.api import Flow
 from coset.flow.base import Base, normal_starts
 from coset.flow.matching import Matching
@@ -29,6 +30,7 @@ from coset.populations.novelty import Novelty, novelty
 from coset.populations.scores import scores
 from coset.symmetries import Symmetry, symmetry
 
+COST = "cost.json"
 SAID = 10  # times that a training is heard of
 NEAR = 256  # networks of a kind whose nearest is looked for
 FRESH = 1_000_003  # added to the seed for networks that no flow has seen
@@ -61,10 +63,7 @@ class Subject:
 
     def images(self, settings: Settings) -> DataSet:
         """Training and test examples on the device."""
-        found = data.load(self.data)
-        if self.examples is not None:
-            found = replace(found, train=some(found.train, self.examples), test=some(found.test, self.examples))
-        return found.to(settings.device)
+        return _images(self.data, self.examples, settings.device)
 
     def starts(self) -> Base:
         """What networks are before training."""
@@ -80,13 +79,15 @@ class Subject:
         return last._collected(settings, self.fresh, settings.seed + FRESH)
 
     def _collected(self, settings: Settings, runs: int, seed: int) -> Population:
-        known = {key: value for key, value in asdict(self).items() if key not in ("runs", "fresh")}
+        folder = self._folder(settings, seed)
+        seconds = [60 * _cost(folder).get("minutes", 0.0)]
 
         def say(epoch: Epoch) -> None:
+            seconds.append(epoch.seconds)
             if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
                 settings.say(f"{self.model}, {self.data}: networks, part {epoch.replica}, epoch {epoch.epoch}")
 
-        return collect(
+        found = collect(
             self.build(),
             self.images(settings).train,
             runs,
@@ -94,9 +95,20 @@ class Subject:
             draw=self.starts().states,
             seed=seed,
             device=settings.device,
-            out=settings.folder("weightflow-networks", **known, began=seed),
+            out=folder,
             progress=say,
         )
+        write_json(folder / COST, {"minutes": sum(seconds) / 60})
+        return found
+
+    def minutes(self, settings: Settings) -> float:
+        """How long it took to train the networks that flows learn from."""
+        self.population(settings)
+        return float(_cost(self._folder(settings, settings.seed))["minutes"])
+
+    def _folder(self, settings: Settings, seed: int) -> Path:
+        known = {key: value for key, value in asdict(self).items() if key not in ("runs", "fresh")}
+        return settings.folder("weightflow-networks", **known, began=seed)
 
 
 @dataclass(frozen=True)
@@ -125,6 +137,8 @@ class Recipe:
             if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
                 settings.say(f"{about}, epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}")
 
+        if _on_cuda(settings):
+            torch.cuda.reset_peak_memory_stats()
         flow.fit(
             given,
             self.matching,
@@ -137,14 +151,19 @@ class Recipe:
             checkpoint_every=max(self.matching.epochs // SAID, 1),
         )
         flow.save(file)
+        lines = (folder / "flow" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        cost = {
+            "minutes": sum(float(json.loads(line)["seconds"]) for line in lines) / 60,
+            "parameters": sum(p.numel() for p in flow.fitted.field.network.parameters()),
+            "memory": torch.cuda.max_memory_allocated() / 2**30 if _on_cuda(settings) else None,
+        }
+        write_json(folder / COST, cost)
         return flow
 
-    def minutes(self, settings: Settings, subject: Subject) -> float:
-        """How long learning took, by the epochs that are kept."""
+    def cost(self, settings: Settings, subject: Subject) -> dict[str, Any]:
+        """The minutes of learning, the weights of the network, and the most memory of a GPU meanwhile, in GiB."""
         self.learned(settings, subject)
-        lines = (self._folder(settings, subject) / "flow" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        seconds = [float(json.loads(line)["seconds"]) for line in lines]
-        return sum(seconds) / 60
+        return _cost(self._folder(settings, subject))
 
     def known(self) -> dict[str, Any]:
         """All that the flow depends on, as JSON can hold it."""
@@ -152,6 +171,14 @@ class Recipe:
 
     def _folder(self, settings: Settings, subject: Subject) -> Path:
         return settings.folder("weightflow-flow", subject=asdict(subject), recipe=self.known())
+
+
+@lru_cache(maxsize=2)
+def _images(name: str, examples: int | None, device: str) -> DataSet:
+    found = data.load(name)
+    if examples is not None:
+        found = replace(found, train=some(found.train, examples), test=some(found.test, examples))
+    return found.to(device)
 
 
 @lru_cache
@@ -204,6 +231,17 @@ def compared(settings: Settings, subject: Subject, samples: dict[str, Tensor]) -
     )
 
 
+def _cost(folder: Path) -> dict[str, Any]:
+    """What is known of the cost of what lies in a folder; nothing before."""
+    file = folder / COST
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return found
+
+
+def _on_cuda(settings: Settings) -> bool:
+    return torch.device(settings.device).type == "cuda"
+
+
 def _wait(settings: Settings) -> None:
-    if torch.device(settings.device).type == "cuda":
+    if _on_cuda(settings):
         torch.cuda.synchronize()
