@@ -158,7 +158,9 @@ def sample(
         typer.Option(metavar="NAME=VALUE", help="What the flow is asked for, such as loss=0.1. Repeat it for more."),
     ] = None,
     guide: Annotated[str | None, typer.Option(help="A data set that networks should do well on.")] = None,
-    strength: Annotated[float | None, typer.Option(help="How fast --guide leads down its loss, in speeds of the flow; 1 if not given.")] = None,
+    strength: Annotated[
+        float | None, typer.Option(help="How fast --guide leads down its loss, in speeds of the flow; 1 if not given.")
+    ] = None,
     log_prob: Annotated[bool, typer.Option("--log-prob", help="Also the log density of each, as a label.")] = False,
     exact: Annotated[
         bool, typer.Option("--exact", help="Densities without an estimate: the work of a gradient for every weight.")

@@ -107,7 +107,7 @@ class Part:
         noise: Tensor | None,
         settings: Matching,
     ) -> tuple[Tensor, Tensor]:
-        """What is wrong with the velocity at a point of each path, and where that path is predicted to end."""
+        """What is wrong with the velocity at a point of each path, and, where outputs count, its predicted end."""
         manifold = self.field.space.manifold
         x = manifold.geodesic(*ends, time)
         wanted = manifold.velocity(*ends, time)
@@ -118,7 +118,7 @@ class Part:
             found: Tensor = functional_call(self.field, weights, (x, time, condition)).float()
         left = (1 - time).unsqueeze(-1)
         error = (found - wanted) * (left if self.field.predict == "endpoint" else 1)
-        return error, manifold.exp(x, left * found.detach())
+        return error, x if self.function is None else manifold.exp(x, left * found.detach())
 
 
 class Learning(Course):

@@ -36,16 +36,11 @@ def guidance(settings: Settings) -> Outcome:
         "title": f"{title(sizes.subject)}, guided on {_other(sizes)}",
         "guided": guided,
         "descents": descents,
-        "calls": calls(sizes),
+        "calls": sizes.steering.gradients,
         "best": best,
         "published": {"guided": GUIDED, "unguided": UNGUIDED},
     }
     return Outcome(data, noted_once(_claims(settings.scale, sizes, unguided, best, plain, descents)))
-
-
-def calls(sizes: Sizes) -> int:
-    """Gradients for each network: as often as Heun's method asks for a velocity."""
-    return 2 * sizes.steps
 
 
 def best_guided(rows: list[Row], scale: Scale) -> Row:
@@ -73,7 +68,7 @@ def _guided(settings: Settings, sizes: Sizes) -> list[Row]:
         def compute() -> float | None:
             wanted = Guidance(model, images().train, strength, batch, at, scale) if strength else None
             generator = settings.generator()
-            made = flow().sample(sizes.near, calls(sizes), "euler", guidance=wanted, generator=generator)
+            made = flow().sample(sizes.near, given.gradients, "euler", guidance=wanted, generator=generator)
             return _accuracy(settings, sizes, made, images())
 
         how = {"at": at, "batch": batch, "strength": strength, "scale": scale}
@@ -115,7 +110,7 @@ def _once(settings: Settings, sizes: Sizes) -> tuple[Callable[[], Flow], Callabl
 
 def _claims(scale: str, sizes: Sizes, unguided: float, best: Row, plain: Row, descents: list[Row]) -> list[Claim]:
     where = f"{title(sizes.subject)} flow on {_other(sizes)}"
-    count = calls(sizes)
+    count = sizes.steering.gradients
     descent = {kind: seen_at(best_of(descents, kind, count), count) for kind in STARTS}
     last = {kind: best_of(descents, kind, -1)["trace"][-1]["accuracy"] for kind in STARTS}
     steps = sizes.steering.steps

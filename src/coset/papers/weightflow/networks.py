@@ -39,13 +39,14 @@ class Ablation:
 
 @dataclass(frozen=True)
 class Steering:
-    """strengths, batches: of guidance; factors: of the gradient as it is, on the largest batches. rates: of gradient
-    descent, for `steps` steps on batches of `batch`, seen every `every` of them.
+    """strengths, batches: of guidance, by so many `gradients`; factors: of the gradient as it is, on the largest
+    batches. rates: of gradient descent, for `steps` steps on batches of `batch`, seen every `every` of them.
     """
 
     strengths: tuple[float, ...]
     factors: tuple[float, ...]
     batches: tuple[int, ...]
+    gradients: int
     rates: tuple[float, ...]
     batch: int
     steps: int
@@ -189,7 +190,7 @@ def _smoke() -> Sizes:
         theirs=_theirs(Architecture("relational", 8, 2), replace(brief, epochs=3, batch_size=16)),
         ablation=_ablation(base, (64,), 3, (Architecture("relational", 8, 1), 1, 64), 1, (16, 32)),
         other="digits",
-        steering=Steering((2.0, 8.0), (10.0,), (32,), (0.3,), batch=32, steps=24, every=8),
+        steering=Steering((2.0, 8.0), (10.0,), (32,), 8, (0.3,), batch=32, steps=24, every=8),
         widths=_widths(subject, base, 64, (8,), 16),
         deep=(replace(subject, model="mlp:64-8-8-10", runs=64), base),
         cnn=(
@@ -223,7 +224,9 @@ def _short() -> Sizes:
         theirs=_theirs(Architecture("relational", 16, 3), replace(brief, epochs=8, batch_size=64)),
         ablation=_ablation(base, (256, 1024), 22, (Architecture("relational", 16, 3), 3, 64), 6, (32, 64, 128)),
         other="digits",
-        steering=Steering((1.0, 2.0, 4.0, 8.0, 16.0), (3.0, 10.0, 30.0), (16, 128), (0.03, 0.1, 0.3, 1.0), 128, 256, 8),
+        steering=Steering(
+            (1.0, 2.0, 4.0, 8.0, 16.0), (3.0, 10.0, 30.0), (16, 128), 64, (0.03, 0.1, 0.3, 1.0), 128, 256, 8
+        ),
         widths=_widths(subject, base, 1024, (8, 16), 32),
         deep=(replace(subject, model="mlp:64-16-16-10", runs=1024), base),
         cnn=(
@@ -270,7 +273,7 @@ def _paper() -> Sizes:
         ablation=_ablation(base, (2048, 8192), 66, (relational, 3, 256), 9, (64, 128, 256)),
         other="fashion-mnist",
         steering=Steering(
-            (1.0, 2.0, 4.0, 8.0, 16.0), (1.0, 3.0, 10.0), (128, 512), (0.01, 0.03, 0.1, 0.3), 128, 512, 16
+            (1.0, 2.0, 4.0, 8.0, 16.0), (1.0, 3.0, 10.0), (128, 512), 64, (0.01, 0.03, 0.1, 0.3), 128, 512, 32
         ),
         widths=_widths(subject, base, 8192, (8, 16), 32),
         deep=(
