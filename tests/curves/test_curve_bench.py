@@ -29,7 +29,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     elsewhere = Case("mlp:6-5-10", (6,), ())
     monkeypatch.setattr(curve, "CASES", {"MLP": Case("mlp:6-5-10", (6,), ("cpu", "cuda")), "elsewhere": elsewhere})
     monkeypatch.setattr(curve, "EPOCHS", 2)
-    monkeypatch.setattr(curve, "_device", lambda: CPU)
+    monkeypatch.setattr(curve, "default_device", lambda: CPU)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(process, "call", call)
 

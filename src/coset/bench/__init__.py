@@ -16,6 +16,7 @@ __all__ = ["BENCHES", "Result", "run"]
 BENCHES = {
     "fit": "how fast is variational training? coset, a plain loop and bayesian-torch on an MLP and a ResNet",
     "curve": "how fast is learning a curve? coset beside ordinary training and beside curve layers in eager torch",
+    "flow": "how fast are flows over networks? learning and sampling by coset and by a plain loop in torch",
     "align": "matching the weights of trained networks: coset, rebasin and plain scipy",
     "symmetry": "is the function preserved? coset and rebasin on an MLP, a ResNet and two ViTs",
     "lap": "how fast is exact assignment? coset and scipy, cold and warm, on matrices up to 8192 x 8192",

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,12 +21,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from coset import state, zoo
 from coset.bench import process
 from coset.bench.curve_layers import CurveNet
+from coset.bench.device import copying, default_device, device_name, multiplying, now
 from coset.bench.result import Result, machine
 from coset.curves import Connect, find_curve
 from coset.data import Split
 from coset.inference import MAP, PGD, Adversarial, Epoch, Method, capture, fit
 from coset.inference.initialise import fresh
-from coset.inference.stepping import matmul_precision
 
 LIMIT = 600.0  # seconds for one row
 BATCH = 128
@@ -38,6 +37,7 @@ ATTACK = PGD(steps=7, low=None, high=None)
 # The interpolation reads both ends and the control point and writes the weights; backwards it reads a gradient and
 # writes one. Each number has four bytes.
 BYTES = 4 * (3 + 1 + 1 + 1)
+KEYS = ("ms a step", "of training", "times coset", "peak MiB", "GFLOP", "arithmetic", "interpolation")
 NOTES = (
     "Batches of 128 in float32, SGD with momentum and weight decay; the fastest epoch but the first, in CPU seconds on "
     "a CPU. A curve is a quadratic Bezier curve with fixed ends, seen at one t a step; attacks are PGD of seven steps.",
@@ -90,8 +90,8 @@ TASKS = {
 
 def run(seed: int, say: Callable[[str], None]) -> Result:
     """One row for each network, task and tool."""
-    device = _device()
-    bandwidth, speed = copying(device), multiplying(device)
+    device = default_device()
+    bandwidth, speed = copying(device), multiplying(device, "tf32")
     rows: list[dict[str, Any]] = []
     for name, case in CASES.items():
         if device.type not in case.devices:
@@ -101,7 +101,8 @@ def run(seed: int, say: Callable[[str], None]) -> Result:
             operations = flop(case, TASKS[task].attack)
             for tool in TOOLS:
                 say(f"{task} by {tool} on {name}")
-                row = {"network": name, "task": task, "tool": tool} | _measure(tool, name, task, seed)
+                asked = {"tool": tool, "name": name, "task": task, "seed": seed}
+                row = {"network": name, "task": task, "tool": tool} | process.measured(measure, asked, KEYS, LIMIT)
                 step = row["ms a step"]
                 rows.append(row)
                 row["of training"] = _over(step, _step(rows, name, task.replace("curve", "training"), "coset"))
@@ -111,26 +112,13 @@ def run(seed: int, say: Callable[[str], None]) -> Result:
                 if TASKS[task].curve:
                     row["interpolation"] = _over(1e3 * BYTES * parameters / bandwidth, step)
     limits = {"copy GB/s": round(bandwidth / 1e9, 1), "product GFLOP/s": round(speed / 1e9, 1)}
-    found = machine("torch") | {"device": torch.cuda.get_device_name() if device.type == "cuda" else "cpu"} | limits
+    found = machine("torch") | {"device": device_name()} | limits
     return Result("Milliseconds of a step along a curve", rows, NOTES, found)
-
-
-def _measure(tool: str, name: str, task: str, seed: int) -> dict[str, Any]:
-    keys = ("ms a step", "of training", "times coset", "peak MiB", "GFLOP", "arithmetic", "interpolation", "note")
-    empty = dict.fromkeys(keys)
-    arguments: dict[str, Any] = {"tool": tool, "name": name, "task": task, "seed": seed}
-    if torch.cuda.is_available():
-        return {**empty, **measure(**arguments)}  # peak memory is counted by torch, so one process will do
-    try:
-        found, peak = process.call(f"{__name__}:measure", arguments, LIMIT)
-    except process.RunError as error:
-        return {**empty, "note": f"failed: {error}"}
-    return {**empty, **found, "peak MiB": peak}
 
 
 def measure(tool: str, name: str, task: str, seed: int) -> dict[str, Any]:
     """Milliseconds of a step, why it is not captured where it could be, and on CUDA the peak memory."""
-    device, case = _device(), CASES[name]
+    device, case = default_device(), CASES[name]
     if device.type == "cuda":
         gc.collect()
         torch.cuda.reset_peak_memory_stats()
@@ -154,7 +142,7 @@ def by_coset(model: nn.Module, split: Split, task: Task) -> float:
     ends: list[float] = []
 
     def note(epoch: Epoch) -> None:
-        ends.append(_now(device))
+        ends.append(now(device))
 
     if task.curve:
         settings = Connect("sgd", RATE, MOMENTUM, EPOCHS, BATCH, weight_decay=DECAY, attack=task.attack)
@@ -180,7 +168,7 @@ def by_torch(model: nn.Module, split: Split, task: Task) -> float:
     for _ in range(EPOCHS):
         for inputs, targets in split.minibatches(BATCH, generator, drop_last=True):
             step(inputs, targets)
-        ends.append(_now(device))
+        ends.append(now(device))
     return min(end - start for start, end in pairwise(ends))
 
 
@@ -239,41 +227,6 @@ def _counted(model: nn.Module, inputs: Tensor) -> int:
     return int(counter.get_total_flops())
 
 
-def copying(device: torch.device) -> float:
-    """Bytes a second, read and written, of a copy far larger than caches."""
-    source = torch.ones(2**30 if device.type == "cuda" else 2**26, dtype=torch.uint8, device=device)
-    target = torch.empty_like(source)
-    return 2 * source.numel() / _fastest(lambda: target.copy_(source), device)
-
-
-def multiplying(device: torch.device) -> float:
-    """Floating-point operations a second of a matrix product, on CUDA with factors rounded to tf32."""
-    n = 8192 if device.type == "cuda" else 1024
-    a, b = torch.randn(2, n, n, device=device)
-    with matmul_precision("tf32" if device.type == "cuda" else "float32"):
-        return 2 * n**3 / _fastest(lambda: a @ b, device)
-
-
-def _fastest(call: Callable[[], object], device: torch.device) -> float:
-    """Seconds of the fastest of some calls, on one thread of a CPU."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    ends = [_now(device)]
-    for _ in range(10):
-        call()
-        ends.append(_now(device))
-    torch.set_num_threads(threads)
-    return min(end - start for start, end in pairwise(ends))
-
-
-def _now(device: torch.device) -> float:
-    """Seconds once the device has done all it was asked for; of a CPU those of this process, whatever else runs."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        return time.perf_counter()
-    return time.process_time()
-
-
 @contextmanager
 def _complaints() -> Iterator[list[str]]:
     """What is said about steps that could not be captured."""
@@ -301,7 +254,3 @@ def _step(rows: list[dict[str, Any]], name: str, task: str, tool: str) -> float 
 
 def _over(a: float | None, b: float | None) -> float | None:
     return a / b if a is not None and b is not None else None
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

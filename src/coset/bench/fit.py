@@ -18,6 +18,7 @@ from torch.nn import functional as F
 
 from coset import zoo
 from coset.bench import process
+from coset.bench.device import default_device, device_name, wait
 from coset.bench.result import Result, installed, machine
 from coset.data import Split
 from coset.inference import VI, Epoch, fit
@@ -88,28 +89,22 @@ def run(seed: int, say: Callable[[str], None]) -> Result:
         for row in rows:
             if row["network"] == name and row["ms a step"] and ours["ms a step"]:
                 row["times coset"] = row["ms a step"] / ours["ms a step"]
-    found = machine("torch", "bayesian-torch") | {"device": _device_name()}
+    found = machine("torch", "bayesian-torch") | {"device": device_name()}
     return Result("Seconds of variational training", rows, NOTES, found)
 
 
 def _measure(tool: str, name: str, seed: int) -> dict[str, Any]:
-    empty = dict.fromkeys(("epochs", "seconds", "ms a step", "times coset", "peak MiB", "note"))
+    keys = ("epochs", "seconds", "ms a step", "times coset", "peak MiB")
     if tool == "bayesian-torch" and installed(tool) is None:
-        return {**empty, "note": "not installed"}
+        return {**dict.fromkeys(keys), "note": "not installed"}
     if tool != "coset" and CASES[name].settings.compile:
-        return {**empty, "note": "as above"}
-    if torch.cuda.is_available():
-        return {**empty, **measure(tool, name, seed)}  # peak memory is counted by torch, so one process will do
-    try:
-        found, peak = process.call(f"{__name__}:measure", {"tool": tool, "name": name, "seed": seed}, LIMIT)
-    except process.RunError as error:
-        return {**empty, "note": f"failed: {error}"}
-    return {**empty, **found, "peak MiB": peak}
+        return {**dict.fromkeys(keys), "note": "as above"}
+    return process.measured(measure, {"tool": tool, "name": name, "seed": seed}, keys, LIMIT)
 
 
 def measure(tool: str, name: str, seed: int) -> dict[str, Any]:
     """Seconds of a few steps, as those of a training."""
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = default_device()
     few = 40 if device.type == "cuda" else 10 if CASES[name].shape == (784,) else 1
     case = replace(CASES[name], examples=few * BATCH)
     torch.manual_seed(seed)
@@ -217,18 +212,9 @@ def _autocast(split: Split, case: Case) -> torch.autocast:
 def _median(epoch: Callable[[], None]) -> float:
     seconds = []
     for _ in range(EPOCHS):
-        _wait()
+        wait()
         start = time.perf_counter()
         epoch()
-        _wait()
+        wait()
         seconds.append(time.perf_counter() - start)
     return sorted(seconds[1:])[len(seconds[1:]) // 2]
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def _device_name() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"

@@ -8,8 +8,11 @@ import json
 import resource
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
+
+import torch
 
 
 class RunError(Exception):
@@ -31,6 +34,23 @@ def call(target: str, arguments: dict[str, Any], limit: float) -> tuple[dict[str
         raise RunError(lines[-1] if lines else f"exit code {done.returncode}")
     answer = json.loads(done.stdout)
     return answer["result"], answer["peak_mib"]
+
+
+def measured(
+    measure: Callable[..., dict[str, Any]], arguments: dict[str, Any], keys: Iterable[str], limit: float
+) -> dict[str, Any]:
+    """What `measure(**arguments)` returns in a process of its own, with "peak MiB", and None for all other keys.
+
+    A failure is a "note". On CUDA torch counts the peak memory, so this process will do.
+    """
+    empty = dict.fromkeys([*keys, "peak MiB", "note"])
+    if torch.cuda.is_available():
+        return {**empty, **measure(**arguments)}
+    try:
+        found, peak = call(f"{measure.__module__}:{measure.__name__}", arguments, limit)
+    except RunError as error:
+        return {**empty, "note": f"failed: {error}"}
+    return {**empty, **found, "peak MiB": peak}
 
 
 def peak_mib() -> float:
