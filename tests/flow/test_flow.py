@@ -259,3 +259,12 @@ def test_a_compiled_flow_is_the_same(geometry: str) -> None:
         found.append(flow.sample(8, 4, generator=_seeded(0)))
     for name, x in found[0].items():
         assert torch.allclose(found[1][name], x, rtol=1e-4, atol=1e-4), name
+
+
+def test_few_starts_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+    own = draw(8, 0)
+    starts = {name: x.repeat_interleave(5, 0) for name, x in own.items()}
+    known = Population(draw(40, 1), starts)
+    for coupling, heard in (("ot", False), ("training", True)):
+        Flow(SYM, "geometric", coupling, architecture=SMALL).fit(known, QUICK)  # type: ignore[arg-type]
+        assert ("these 40 networks have 8 different starts" in caplog.text) == heard

@@ -50,7 +50,7 @@ def test_numbers_are_those_of_the_samples(out: Path, monkeypatch: pytest.MonkeyP
     settings, sizes = Settings(out=out), SIZES["smoke"]
     found = table1(settings).data
     row = found["flows"]["geometric"][OURS]
-    flow = sizes.recipe("geometric", OURS).learned(settings, sizes.subject)
+    flow = sizes.recipe("geometric", OURS).learned(settings, sizes.many)
     assert row["parameters"] == sum(p.numel() for p in flow.fitted.field.network.parameters())
     assert row["novelty"]["kinds"]["samples"]["distance"]["n"] == sizes.near
     made = drawn(settings, flow, sizes.samples, sizes.steps)[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -36,6 +37,9 @@ from coset.weightspace.canonical import canonicalize
 from coset.weightspace.graph import neural_graph
 from coset.weightspace.wiring import Wiring
 
+log = logging.getLogger(__name__)
+
+FEW = 4  # networks for each start, above which there are few
 MEASURED = 4096  # networks whose spread is measured
 PAIRS = 256  # paths whose outputs are measured
 
@@ -112,9 +116,23 @@ def _known(plan: Plan, sym: Symmetry, own: Population, conditions: Conditions | 
         )
     begun = own.starts
     starts = None if begun is None else room.encode({name: x.to(where) for name, x in begun.items()})
+    if plan.coupling == "training" and starts is not None:
+        _warn_of_few(starts)
     asked = {name: x.to(where) for name, x in own.labels.items() if name in plan.conditions}
     matrix = None if conditions is None else conditions.matrix(asked, len(own))
     return _Known(room, room.encode(given), starts, matrix)
+
+
+def _warn_of_few(starts: Tensor) -> None:
+    """Iterations of one run have one start, so few runs are few starts, and new ones are unlike all of them."""
+    distinct = len(set(starts.double().sum(1).tolist()))
+    if distinct * FEW < len(starts):
+        log.warning(
+            "these %d networks have %d different starts: coupled with them, a flow learns where these lead and not "
+            "where others do; give more runs, or couple by 'ot'",
+            len(starts),
+            distinct,
+        )
 
 
 def _shared(sym: Symmetry, own: Population) -> list[str]:

@@ -209,7 +209,8 @@ def _short() -> Sizes:
     subject = Subject("mlp:64-10-10", "digits", 2048, training, fresh=256)
     units = Architecture("units", 128, 4)
     brief = Matching(epochs=40, rate=1e-3, warm_up=50)
-    base = Recipe(Plan("geometric", "training", units), replace(brief, epochs=12))
+    base = Recipe(Plan("geometric", "training", units), replace(brief, epochs=30))
+    small = replace(base, matching=replace(brief, epochs=50, batch_size=64))
     return Sizes(
         subject=subject,
         ours=_ours(units, brief, brief),
@@ -222,13 +223,13 @@ def _short() -> Sizes:
             deviation=0.1,
         ),
         theirs=_theirs(Architecture("relational", 16, 3), replace(brief, epochs=8, batch_size=64)),
-        ablation=_ablation(base, (256, 1024), 22, (Architecture("relational", 16, 3), 3, 64), 6, (32, 64, 128)),
+        ablation=_ablation(base, (256, 1024), 55, (Architecture("relational", 16, 3), 8, 64), 15, (32, 64, 128)),
         other="digits",
         steering=Steering(
             (1.0, 2.0, 4.0, 8.0, 16.0), (3.0, 10.0, 30.0), (16, 128), 64, (0.03, 0.1, 0.3, 1.0), 128, 256, 8
         ),
         widths=_widths(subject, base, 1024, (8, 16), 32),
-        deep=(replace(subject, model="mlp:64-16-16-10", runs=1024), base),
+        deep=(replace(subject, model="mlp:64-16-16-10", runs=1024), small),
         cnn=(
             replace(
                 subject,
@@ -236,7 +237,7 @@ def _short() -> Sizes:
                 runs=512,
                 training=replace(training, epochs=8, batch_size=32, chunk=512),
             ),
-            replace(base, matching=replace(base.matching, batch_size=64)),
+            small,
         ),
         count=256,
         near=256,

@@ -117,7 +117,8 @@ def _drawn(settings: Settings, flow: Flow, case: Case) -> tuple[dict[str, Tensor
 def _fitted(
     settings: Settings, case: Case, name: str, method: VI | DeepEnsemble
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Networks of a solution of `fit`, and its seconds and bounds of the evidence where it is Gaussian.
+    """Networks of a solution of `fit`, its seconds and how many there are a second, which for an ensemble are those of
+    its training; and bounds of the evidence where it is Gaussian.
 
     Of several Gaussians that with the largest bound, since each goes to the mode next to its start. bound: that of all
     its images under permutations and signs; of signs as if no two images overlapped.
@@ -129,16 +130,19 @@ def _fitted(
     model = problem.build()
     starts = 1 if isinstance(method, DeepEnsemble) else STARTS
     found = fit(model, train, method, starts, settings.seed, settings.device, folder, checkpoint_every=100)
+    took = seconds(folder)
     if isinstance(found[0], Ensemble):
-        return found[0].population, {"seconds": seconds(folder)}
+        return found[0].population, {"seconds": took, "per_second": len(found[0]) / took}
     bounds = [elbo(q, model, train, problem.hmc.prior_variance, sym=problem.sym) for q in found]
     best = max(range(len(bounds)), key=lambda k: bounds[k].value)
+    begin = time.perf_counter()
     made = found[best].sample(case.samples, settings.generator())
+    rate = case.samples / (time.perf_counter() - begin)
     low = bounds[best]
     assert low.symmetrized is not None
     bound = low.symmetrized + problem.odd_units * math.log(2)
     every = [one.value for one in bounds]
-    return made, {"seconds": seconds(folder), "elbo": low.value, "elbos": every, "bound": bound}
+    return made, {"seconds": took, "per_second": rate, "elbo": low.value, "elbos": every, "bound": bound}
 
 
 def _evidence(settings: Settings, case: Case) -> dict[str, Any]:

@@ -61,6 +61,16 @@ def posterior_claims(scale: str, row: dict[str, Any]) -> Iterator[Claim]:
             + f"; chains from one another {kinds[OTHERS]['sliced']:.4f}",
             one["sliced"] < min(rivals.values()),
         )
+        effective = chains["ess"] / chains["seconds"]
+        yield claim(
+            f"the {name} draws faster than chains",
+            f"{one['per_second']:.0f} networks a second, chains {effective:.0f} effective ones of "
+            f"{reference['per_second']:.0f}, "
+            + ", ".join(f"{other} {kinds[other]['per_second']:.0f}" for other in (*rivals, "deep ensemble")),
+            one["per_second"] > effective,
+            "Draws of a flow are independent. To learn it is not counted, nor are the chains that it learned from; of "
+            "an ensemble its training is.",
+        )
         weights, evidence = one["weights"], row["evidence"]
         enough = weights["ess"] > max(SHARE * weights["count"], LEAST)
         yield claim(
