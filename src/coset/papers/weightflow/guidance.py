@@ -38,7 +38,7 @@ def guidance(settings: Settings) -> Outcome:
         "descents": descents,
         "calls": sizes.steering.gradients,
         "best": best,
-        "published": {"guided": GUIDED, "unguided": UNGUIDED},
+        "published": None if absent(sizes.subject) else GUIDED,
     }
     return Outcome(data, noted_once(_claims(settings.scale, sizes, unguided, best, plain, descents)))
 

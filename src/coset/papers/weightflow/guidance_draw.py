@@ -16,9 +16,10 @@ from coset.report.palette import HUES
 def draw_guidance(data: Any) -> Figure:
     """Guided samples by strength, and gradient descent by its steps."""
     figure, ((left, right),) = panels(1, 2, data["title"], 4.2)
-    low, high = data["published"]["guided"]
-    for axes in (left, right):
-        axes.axhspan(100 * low, 100 * high, color=FAINT, alpha=0.3, linewidth=0, label="guided, published")
+    if data["published"] is not None:
+        low, high = data["published"]
+        for axes in (left, right):
+            axes.axhspan(100 * low, 100 * high, color=FAINT, alpha=0.3, linewidth=0, label="guided, published")
     unguided = next(row["accuracy"] for row in data["guided"] if row["strength"] == 0.0)
     left.axhline(100 * unguided, color=FAINT, linestyle=(0, (4, 3)), label="not guided")
     batches = sorted({row["batch"] for row in data["guided"] if row["strength"]})

@@ -12,7 +12,7 @@ from coset.papers.settings import Settings
 from coset.papers.weightflow.draw import PUBLISHED, SAMPLES, TRAINED, histograms, names, reach
 from coset.papers.weightflow.measure import closeness, collected, cost, fresh, generated, whole
 from coset.papers.weightflow.mnist import novelty_claims
-from coset.papers.weightflow.networks import SIZES, title
+from coset.papers.weightflow.networks import SIZES, absent, title
 from coset.papers.weightflow.published import DEEP
 from coset.papers.weightflow.study import Recipe, Subject
 from coset.papers.weightflow.verdicts import CLOSE, as_good, claim
@@ -22,7 +22,8 @@ SHOWN = ("accuracy", "loss", "averages", "diversity")
 
 def deep(settings: Settings) -> Outcome:
     """Two hidden layers of 32 units, on MNIST."""
-    return _outcome(settings, *SIZES[settings.scale].deep, DEEP)
+    subject, recipe = SIZES[settings.scale].deep
+    return _outcome(settings, subject, recipe, None if absent(subject) else DEEP)
 
 
 def cnn(settings: Settings) -> Outcome:
