@@ -5,7 +5,6 @@ The images are noise: a step takes as long. On CUDA if there is one, else on one
 
 from __future__ import annotations
 
-import gc
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from coset import state, zoo
 from coset.bench import process
 from coset.bench.curve_layers import CurveNet
-from coset.bench.device import copying, default_device, device_name, multiplying, now
+from coset.bench.device import copying, default_device, device_name, multiplying, now, prepare
 from coset.bench.result import Result, machine
 from coset.curves import Connect, find_curve
 from coset.data import Split
@@ -119,12 +118,7 @@ def run(seed: int, say: Callable[[str], None]) -> Result:
 def measure(tool: str, name: str, task: str, seed: int) -> dict[str, Any]:
     """Milliseconds of a step, why it is not captured where it could be, and on CUDA the peak memory."""
     device, case = default_device(), CASES[name]
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        torch.set_num_threads(1)
-    torch.manual_seed(seed)
+    prepare(device, seed)
     model = zoo.build(case.model)
     steps = STEPS[device.type]
     split = Split(torch.randn(steps * BATCH, *case.shape), torch.randint(10, (steps * BATCH,))).to(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -19,6 +20,16 @@ def default_device() -> torch.device:
 def device_name() -> str:
     """Of the GPU, or "cpu"."""
     return torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+
+
+def prepare(device: torch.device, seed: int) -> None:
+    """Before a measurement: random numbers from a seed; on CUDA no peak memory, on a CPU one thread."""
+    if device.type == "cuda":
+        gc.collect()
+        torch.cuda.reset_peak_memory_stats()
+    else:
+        torch.set_num_threads(1)
+    torch.manual_seed(seed)
 
 
 def wait() -> None:

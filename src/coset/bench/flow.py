@@ -6,7 +6,6 @@ The networks are noise: a step takes as long. On CUDA if there is one, else on o
 from __future__ import annotations
 
 import copy
-import gc
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,7 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from coset import zoo
 from coset.bench import process
-from coset.bench.device import default_device, device_name, multiplying, now
+from coset.bench.device import default_device, device_name, multiplying, now, prepare
 from coset.bench.result import Result, machine
 from coset.data import Split
 from coset.flow import Architecture, Flow, Matching, normal_starts
@@ -92,12 +91,7 @@ def run(seed: int, say: Callable[[str], None]) -> Result:
 def measure(tool: str, seed: int) -> dict[str, Any]:
     """Seconds of a step of learning and of a sample, and on CUDA the peak memory."""
     device = default_device()
-    if device.type == "cuda":
-        gc.collect()
-        torch.cuda.reset_peak_memory_stats()
-    else:
-        torch.set_num_threads(1)
-    torch.manual_seed(seed)
+    prepare(device, seed)
     case = CASES[device.type]
     starts = normal_starts(zoo.build(MODEL), _symmetry()).states(case.steps * case.batch, torch.Generator())
     ends = {name: x + 0.5 * x.std() * torch.randn_like(x) for name, x in starts.items()}

@@ -223,7 +223,7 @@ def _short() -> Sizes:
             deviation=0.1,
         ),
         theirs=_theirs(Architecture("relational", 16, 3), replace(brief, epochs=8, batch_size=64)),
-        ablation=_ablation(base, (256, 1024), 55, (Architecture("relational", 16, 3), 8, 64), 15, (32, 64, 128)),
+        ablation=_ablation(base, (256, 1024), 55, (Architecture("relational", 16, 3), 20, 64), 24, (32, 64, 128)),
         other="digits",
         steering=Steering(
             (1.0, 2.0, 4.0, 8.0, 16.0), (3.0, 10.0, 30.0), (16, 128), 64, (0.03, 0.1, 0.3, 1.0), 128, 256, 8
