@@ -210,7 +210,7 @@ def _short() -> Sizes:
     units = Architecture("units", 128, 4)
     brief = Matching(epochs=40, rate=1e-3, warm_up=50)
     base = Recipe(Plan("geometric", "training", units), replace(brief, epochs=30))
-    small = replace(base, matching=replace(brief, epochs=50, batch_size=64))
+    small = replace(base, matching=replace(brief, epochs=150, batch_size=64))
     return Sizes(
         subject=subject,
         ours=_ours(units, brief, brief),
