@@ -189,3 +189,25 @@ def test_widths_are_those_of_the_thesis() -> None:
     assert [hidden(one) for one in widths.sampled] == [8, 10, 16, 32]
     assert [hidden(one) for one in widths.several] == [10, 8, 16]
     assert asdict(widths.several[0]) == asdict(SIZES["paper"].subject)
+
+
+def test_a_flow_that_lies_there_has_its_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the run is stopped right before or after the flow is written."""
+    settings, sizes = Settings(out=tmp_path), SIZES["smoke"]
+    subject, recipe = replace(sizes.subject, runs=64), replace(sizes.ablation.base, outputs=False)
+
+    class StoppedError(Exception):
+        pass
+
+    def stop(*args: object) -> None:
+        raise StoppedError
+
+    write = Flow.save
+    for save in (stop, lambda *args: (write(*args), stop())):
+        monkeypatch.setattr(Flow, "save", save)
+        with pytest.raises(StoppedError):
+            recipe.learned(settings, subject)
+    monkeypatch.undo()
+    found = recipe.cost(settings, subject)
+    assert found["minutes"] > 0 and found["parameters"] > 1000 and found["memory"] is None
+    assert subject.minutes(settings) > 0

@@ -139,10 +139,10 @@ class Flow:
         begin = None if starts is None else fitted.encode(starts)
         if begin is not None and len(begin) != n:
             raise CosetError(f"There are {len(begin)} starts for {n} networks: give as many.")
+        spread = units(room, fitted.field.standardize)
         found = []
         for x, field in fitted.batches(n, condition, begin, generator, batch_size):
             if guidance is not None:
-                spread = units(room, fitted.field.standardize)
                 field = guided(field, guidance, room.decode, room.manifold, spread, generator)
             with matmul_precision(fitted.precision):
                 found.append(solve(field, x, room.manifold, steps, method, 0.0, 1.0, noise, generator, progress))

@@ -84,10 +84,11 @@ class Subject:
 
         def say(epoch: Epoch) -> None:
             seconds.append(epoch.seconds)
+            write_json(folder / COST, {"minutes": sum(seconds) / 60})
             if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
                 settings.say(f"{self.model}, {self.data}: networks, part {epoch.replica}, epoch {epoch.epoch}")
 
-        found = collect(
+        return collect(
             self.build(),
             self.images(settings).train,
             runs,
@@ -98,8 +99,6 @@ class Subject:
             out=folder,
             progress=say,
         )
-        write_json(folder / COST, {"minutes": sum(seconds) / 60})
-        return found
 
     def minutes(self, settings: Settings) -> float:
         """How long it took to train the networks that flows learn from."""
@@ -150,7 +149,6 @@ class Recipe:
             progress=say,
             checkpoint_every=max(self.matching.epochs // SAID, 1),
         )
-        flow.save(file)
         lines = (folder / "flow" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         cost = {
             "minutes": sum(float(json.loads(line)["seconds"]) for line in lines) / 60,
@@ -158,6 +156,7 @@ class Recipe:
             "memory": torch.cuda.max_memory_allocated() / 2**30 if _on_cuda(settings) else None,
         }
         write_json(folder / COST, cost)
+        flow.save(file)  # last: where it lies, all else does
         return flow
 
     def cost(self, settings: Settings, subject: Subject) -> dict[str, Any]:
