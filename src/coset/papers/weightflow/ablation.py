@@ -85,8 +85,9 @@ def variations(sizes: Sizes) -> Iterator[Variation]:
     yield Variation("coupling", "optimal transport", subject, given.transport)
     yield Variation("geometry", "euclidean", subject, replace(base, plan=replace(plan, geometry="euclidean")))
     yield Variation("geometry", "normalized", subject, replace(base, plan=replace(plan, geometry="normalized")))
-    yield Variation("errors of outputs", "not counted", subject, replace(base, outputs=False))
-    yield Variation("prediction", "end point", subject, replace(base, plan=replace(plan, predict="endpoint")))
+    if given.learning:
+        yield Variation("errors of outputs", "not counted", subject, replace(base, outputs=False))
+        yield Variation("prediction", "end point", subject, replace(base, plan=replace(plan, predict="endpoint")))
 
 
 def ablation_claims(scale: str, rows: Rows) -> Iterator[Claim]:
@@ -106,6 +107,8 @@ def ablation_claims(scale: str, rows: Rows) -> Iterator[Claim]:
     }
     for factor, (text, published) in words.items():
         found = [row for row in rows if row["factor"] == factor]
+        if not found:
+            continue
         means = [row["accuracy"]["mean"] for row in found]
         others = ", ".join(f"{row['name']} {mean:.4f}" for row, mean in zip(found, means, strict=True))
         rising = factor != "population" or means[1:] == sorted(means[1:])
@@ -115,7 +118,7 @@ def ablation_claims(scale: str, rows: Rows) -> Iterator[Claim]:
 def _row(settings: Settings, sizes: Sizes, one: Variation, known: int) -> dict[str, Any]:
     settings.say(f"weightflow: {one.factor} {one.name}")
     took = cost(settings, one.subject, one.recipe)
-    made = generated(settings, one.subject, one.recipe, sizes.count, sizes.steps)
+    made = generated(settings, one.subject, one.recipe, sizes.count, sizes.fewer_steps)
     networks = one.recipe.networks or known
     matching = one.recipe.matching
     return {

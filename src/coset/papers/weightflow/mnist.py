@@ -21,8 +21,9 @@ def table2(settings: Settings) -> Outcome:
     sizes = SIZES[settings.scale]
     networks = {"ours": collected(settings, sizes.subject), "thesis": collected(settings, sizes.thesis)}
     trained = fresh(settings, sizes.subject)
-    ours = {name: _flow_row(settings, sizes, sizes.subject, each, trained) for name, each in sizes.ours.items()}
-    theirs = {name: _flow_row(settings, sizes, sizes.thesis, each, trained) for name, each in sizes.theirs.items()}
+    counts, fewer = (sizes.count, sizes.near, sizes.steps), (sizes.near, sizes.near, sizes.fewer_steps)
+    ours = {name: _flow_row(settings, counts, sizes.subject, each, trained) for name, each in sizes.ours.items()}
+    theirs = {name: _flow_row(settings, fewer, sizes.thesis, each, trained) for name, each in sizes.theirs.items()}
     rows: list[Row] = [
         {"name": "trained networks", "published": TRAINED} | _row(trained),
         *({"name": f"{name}, ours"} | row for name, row in ours.items()),
@@ -109,11 +110,13 @@ def _solved(method: str, steps: int, found: Row) -> dict[str, Any]:
     return {"method": method, "steps": steps, "calls": calls, **means, "per_second": found["per_second"]}
 
 
-def _flow_row(settings: Settings, sizes: Sizes, subject: Subject, recipe: Recipe, trained: Row) -> Row:
+def _flow_row(settings: Settings, counts: tuple[int, int, int], subject: Subject, recipe: Recipe, trained: Row) -> Row:
+    """counts: samples that are measured, those whose nearest networks are looked for, and steps of Heun's method."""
+    count, near, steps = counts
     took = cost(settings, subject, recipe)
-    made = generated(settings, subject, recipe, sizes.count, sizes.steps)
-    near = closeness(settings, subject, recipe, sizes.near, sizes.steps)
-    more = {"memorised": near["memorised"], "per_second": made["per_second"]}
+    made = generated(settings, subject, recipe, count, steps)
+    found = closeness(settings, subject, recipe, near, steps)
+    more = {"memorised": found["memorised"], "per_second": made["per_second"]}
     return _row(made) | took | beside(made, trained) | more
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from coset.flow.architecture import Architecture
 from coset.flow.matching import Matching
 from coset.flow.plan import Plan
+from coset.papers.weightflow.published import FLOWS
 from coset.papers.weightflow.study import Recipe, Subject
 from coset.populations import Collect
 
@@ -26,7 +27,7 @@ class Ablation:
 
     base: what the others differ from in one thing. populations: numbers of networks that are fewer. trajectories: of
     the thesis's runs. relational, transport: take longer for each network, so they see fewer. widths: of the
-    transformer, up to that of `base`.
+    transformer, up to that of `base`. learning: whether the errors that count and what is predicted are varied, too.
     """
 
     base: Recipe
@@ -35,6 +36,7 @@ class Ablation:
     relational: Recipe
     transport: Recipe
     widths: tuple[int, ...]
+    learning: bool
 
 
 @dataclass(frozen=True)
@@ -71,7 +73,8 @@ class Sizes:
     subject, ours: the networks of Table 2 and our flows, the first being the one of the other exhibits. thesis, theirs:
     those of the thesis, as it learned them. other: images that the flow is guided on. deep, cnn: other networks, and
     their flows. count: samples that are measured; near: those whose nearest training network is looked for. steps: of
-    Heun's method. solvers: others that are compared with it.
+    Heun's method. fewer_steps: those of flows that are compared with one another only, and of the thesis's, whose
+    networks take long. solvers: others that are compared with Heun's.
     """
 
     subject: Subject
@@ -87,6 +90,7 @@ class Sizes:
     count: int
     near: int
     steps: int
+    fewer_steps: int
     solvers: tuple[tuple[str, int], ...]
 
 
@@ -114,15 +118,17 @@ def _ours(architecture: Architecture, matching: Matching, briefer: Matching) -> 
     }
 
 
-def _theirs(architecture: Architecture, matching: Matching) -> dict[str, Recipe]:
-    """End points are predicted, at times of Beta(1, 2), with noise on the path."""
+def _theirs(architecture: Architecture, matching: Matching, longer: int) -> dict[str, Recipe]:
+    """End points are predicted, at times of Beta(1, 2), with noise on the path. longer: epochs of the best one."""
     plain = replace(matching, times="beta", noise=1e-3, function=0.0)
     plans = {
         "Euclidean, OT": Plan("euclidean", "ot", architecture, "endpoint"),
         "Normalized": Plan("normalized", "independent", architecture, "endpoint"),
         "Geometric, OT": Plan("geometric", "ot", architecture, "endpoint"),
     }
-    return {name: Recipe(plan, plain, outputs=False) for name, plan in plans.items()}
+    best = max(FLOWS, key=FLOWS.__getitem__)
+    epochs = {name: longer if name == best else matching.epochs for name in plans}
+    return {name: Recipe(plan, replace(plain, epochs=epochs[name]), outputs=False) for name, plan in plans.items()}
 
 
 def _ablation(
@@ -132,6 +138,7 @@ def _ablation(
     relational: tuple[Architecture, int, int],
     transport: int,
     widths: tuple[int, ...],
+    learning: bool = True,
 ) -> Ablation:
     """Numbers are epochs; of the relational network those and the batch size."""
 
@@ -150,6 +157,7 @@ def _ablation(
         ),
         replace(longer(transport), plan=replace(base.plan, coupling="ot")),
         widths,
+        learning,
     )
 
 
@@ -187,7 +195,7 @@ def _smoke() -> Sizes:
             fresh=64,
             deviation=0.1,
         ),
-        theirs=_theirs(Architecture("relational", 8, 2), replace(brief, epochs=3, batch_size=16)),
+        theirs=_theirs(Architecture("relational", 8, 2), replace(brief, epochs=3, batch_size=16), 3),
         ablation=_ablation(base, (64,), 3, (Architecture("relational", 8, 1), 1, 64), 1, (16, 32)),
         other="digits",
         steering=Steering((2.0, 8.0), (10.0,), (32,), 8, (0.3,), batch=32, steps=24, every=8),
@@ -200,6 +208,7 @@ def _smoke() -> Sizes:
         count=64,
         near=64,
         steps=4,
+        fewer_steps=2,
         solvers=(("heun", 2), ("euler", 4)),
     )
 
@@ -222,7 +231,7 @@ def _short() -> Sizes:
             fresh=256,
             deviation=0.1,
         ),
-        theirs=_theirs(Architecture("relational", 16, 3), replace(brief, epochs=8, batch_size=64)),
+        theirs=_theirs(Architecture("relational", 16, 3), replace(brief, epochs=8, batch_size=64), 8),
         ablation=_ablation(base, (256, 1024), 55, (Architecture("relational", 16, 3), 20, 64), 24, (32, 64, 128)),
         other="digits",
         steering=Steering(
@@ -242,6 +251,7 @@ def _short() -> Sizes:
         count=256,
         near=256,
         steps=32,
+        fewer_steps=32,
         solvers=(("heun", 8), ("heun", 100), ("euler", 32), ("euler", 100)),
     )
 
@@ -250,12 +260,12 @@ def _paper() -> Sizes:
     training = Collect(precision="tf32", chunk=8192)
     subject = Subject("mlp:784-10-10", "mnist", 24576, training, fresh=1024)
     units = Architecture("units", 512, 8, heads=4)
-    # 48 steps in an epoch: 32,000 of them.
-    long = Matching(epochs=670, batch_size=512, precision="bfloat16", compile=True)
-    eager = replace(long, batch_size=256, compile=False)  # not long enough to be worth compiling
-    # 6,000 steps.
+    # 48 steps in an epoch: 38,000 of them.
+    long = Matching(epochs=800, batch_size=512, precision="bfloat16", compile=True)
+    half = replace(long, batch_size=256)
+    # 4,000 steps.
     smaller = Plan("geometric", "training", Architecture("units", 256, 6, heads=4))
-    base = Recipe(smaller, replace(long, epochs=125))
+    base = Recipe(smaller, replace(long, epochs=84))
     relational = Architecture("relational", 32, 5)
     return Sizes(
         subject=subject,
@@ -270,8 +280,8 @@ def _paper() -> Sizes:
             fresh=1024,
             deviation=0.1,
         ),
-        theirs=_theirs(relational, replace(eager, epochs=1, rate=1e-3, warm_up=100)),
-        ablation=_ablation(base, (2048, 8192), 66, (relational, 3, 256), 9, (64, 128, 256)),
+        theirs=_theirs(relational, replace(long, epochs=1, batch_size=64, rate=1e-3, warm_up=100, compile=False), 3),
+        ablation=_ablation(base, (2048, 8192), 44, (relational, 2, 256), 6, (64, 128, 256), learning=False),
         other="fashion-mnist",
         steering=Steering(
             (1.0, 2.0, 4.0, 8.0, 16.0), (1.0, 3.0, 10.0), (128, 512), 64, (0.01, 0.03, 0.1, 0.3), 128, 512, 32
@@ -285,7 +295,7 @@ def _paper() -> Sizes:
                 training=replace(training, epochs=15, chunk=4096),
                 fresh=512,
             ),
-            Recipe(smaller, replace(eager, epochs=120)),
+            Recipe(smaller, replace(half, epochs=350)),
         ),
         cnn=(
             Subject(
@@ -293,14 +303,15 @@ def _paper() -> Sizes:
                 "fashion-mnist",
                 2048,
                 Collect(epochs=3, batch_size=256, precision="tf32", chunk=1024),
-                fresh=512,
+                fresh=256,
             ),
-            Recipe(smaller, replace(eager, epochs=400)),
+            Recipe(smaller, replace(half, epochs=1000)),
         ),
         count=1024,
         near=256,
-        steps=32,
-        solvers=(("heun", 8), ("heun", 100), ("euler", 32), ("euler", 100)),
+        steps=100,
+        fewer_steps=16,
+        solvers=(("heun", 8), ("heun", 32), ("euler", 32), ("euler", 100)),
     )
 
 

@@ -95,10 +95,10 @@ CASES = {
             weighed=1024,
         ),
         Case(
-            _wide(32, 300, 64),
+            _wide(64, 300, 64),
             {
-                EUCLIDEAN: _flow("euclidean", 64, 150, 64, 8, 10.0, 1e-3),
-                GEOMETRIC: _flow("geometric", 64, 150, 64, 8, 10.0, 1e-3),
+                EUCLIDEAN: _flow("euclidean", 64, 200, 64, 8, 10.0, 1e-3),
+                GEOMETRIC: _flow("geometric", 64, 200, 64, 8, 10.0, 1e-3),
             },
             _vi(3000),
             _ensemble(20, 2000),
