@@ -26,7 +26,9 @@ from coset.data import Split
 from coset.papers.gelberg2024.tractable_net import EDGE
 
 NODES = 200  # of Gauss-Legendre on a half-axis
-HERMITE = 80  # nodes an axis of Gauss-Hermite: the information is right to 1e-6
+# Of a normal on an axis: the information is right to 1e-6, also where deviations differ by a factor of ten.
+# Gauss-Hermite quadrature is not, since it takes a kink for a polynomial.
+PLACES = 321
 REACH = 12.0  # standard deviations, beyond which nothing is left
 
 
@@ -114,8 +116,8 @@ class Posterior:
 
 
 def information(q: Normal) -> Tensor:
-    """I = log 2 - E_q[log(1 + q(w_2, w_1) / q(w_1, w_2))], [...], by Gauss-Hermite quadrature."""
-    z, weights = _hermite()
+    """I = log 2 - E_q[log(1 + q(w_2, w_1) / q(w_1, w_2))], [...], by the trapezoidal rule."""
+    z, weights = _places()
     mean, std = q.mean[..., None, :], q.std[..., None, :]
     moved = (mean + std * z).flip(-1)
     ratio = (z.square() - ((moved - mean) / std).square()).sum(-1) / 2
@@ -155,7 +157,8 @@ def _moments(q: Normal) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 
 @cache
-def _hermite() -> tuple[Tensor, Tensor]:
-    nodes, weights = np.polynomial.hermite_e.hermegauss(HERMITE)
-    line, share = torch.from_numpy(nodes), torch.from_numpy(weights / weights.sum())
-    return torch.cartesian_prod(line, line), torch.outer(share, share).flatten()
+def _places() -> tuple[Tensor, Tensor]:
+    """Places [n, 2] of a standard normal, and their shares."""
+    line = torch.linspace(-REACH, REACH, PLACES, dtype=torch.float64)
+    share = torch.exp(-line.square() / 2)
+    return torch.cartesian_prod(line, line), torch.outer(share, share).flatten() / share.sum() ** 2

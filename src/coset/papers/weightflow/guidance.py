@@ -30,23 +30,23 @@ def guidance(settings: Settings) -> Outcome:
     """Accuracy on the other images of guided samples, by strength, and of as many steps of gradient descent."""
     sizes = SIZES[settings.scale]
     guided, descents = _guided(settings, sizes), _descents(settings, sizes)
-    unguided = next(row["accuracy"] for row in guided if row["strength"] == 0.0)
-    best, plain = (best_guided(guided, scale) for scale in get_args(Scale))
     data = {
         "title": f"{title(sizes.subject)}, guided on {_other(sizes)}",
         "guided": guided,
         "descents": descents,
-        "calls": sizes.steering.gradients,
-        "best": best,
         "published": None if absent(sizes.subject) else GUIDED,
     }
-    return Outcome(data, noted_once(_claims(settings.scale, sizes, unguided, best, plain, descents)))
+    return Outcome(data, noted_once(_claims(settings.scale, sizes, guided, descents)))
 
 
-def best_guided(rows: list[Row], scale: Scale) -> Row:
-    """The guided row of the highest accuracy."""
+def best_guided(rows: list[Row], scale: Scale = "velocity") -> dict[int, Row]:
+    """The guided row of the highest accuracy, by the number of gradients."""
     found = [row for row in rows if row["scale"] == scale and row["strength"] and row["accuracy"] is not None]
-    return max(found, key=lambda row: row["accuracy"])
+    counts = sorted({row["gradients"] for row in found})
+    return {
+        count: max((row for row in found if row["gradients"] == count), key=lambda row: row["accuracy"])
+        for count in counts
+    }
 
 
 def turned(images: DataSet) -> DataSet:
@@ -56,7 +56,7 @@ def turned(images: DataSet) -> DataSet:
 
 
 def _guided(settings: Settings, sizes: Sizes) -> list[Row]:
-    """One row for each place, batch size and strength; the first without guidance, the last by plain gradients.
+    """One row for each number of gradients, place and strength, and by plain gradients; the first without guidance.
 
     By Euler's method, so that all gradients are steps, as in descent.
     """
@@ -64,21 +64,20 @@ def _guided(settings: Settings, sizes: Sizes) -> list[Row]:
     flow, images = _once(settings, sizes)
     model = sizes.subject.build().to(settings.device)
 
-    def row(at: Place, batch: int, strength: float, scale: Scale = "velocity") -> Row:
+    def row(count: int, at: Place, strength: float, scale: Scale = "velocity") -> Row:
         def compute() -> float | None:
-            wanted = Guidance(model, images().train, strength, batch, at, scale) if strength else None
-            generator = settings.generator()
-            made = flow().sample(sizes.near, given.gradients, "euler", guidance=wanted, generator=generator)
+            wanted = Guidance(model, images().train, strength, given.examples, at, scale) if strength else None
+            made = flow().sample(sizes.near, count, "euler", guidance=wanted, generator=settings.generator())
             return _accuracy(settings, sizes, made, images())
 
-        how = {"at": at, "batch": batch, "strength": strength, "scale": scale}
+        how = {"gradients": count, "batch": given.examples, "at": at, "strength": strength, "scale": scale}
         return how | {"accuracy": settings.keep("weightflow-guided", compute, **_known(sizes, recipe), **how)}
 
-    return [
-        row("state", given.batches[0], 0.0),
-        *(row(at, batch, strength) for at in PLACES for batch in given.batches for strength in given.strengths),
-        *(row("state", given.batches[-1], factor, "gradient") for factor in given.factors),
-    ]
+    rows = [row(given.gradients[0], "state", 0.0)]
+    for count in given.gradients:
+        rows.extend(row(count, at, strength) for at in PLACES for strength in given.strengths)
+        rows.extend(row(count, "state", factor, "gradient") for factor in given.factors)
+    return rows
 
 
 def _descents(settings: Settings, sizes: Sizes) -> list[Row]:
@@ -108,12 +107,15 @@ def _once(settings: Settings, sizes: Sizes) -> tuple[Callable[[], Flow], Callabl
     return flow, cache(partial(_images, settings, sizes))
 
 
-def _claims(scale: str, sizes: Sizes, unguided: float, best: Row, plain: Row, descents: list[Row]) -> list[Claim]:
+def _claims(scale: str, sizes: Sizes, guided: list[Row], descents: list[Row]) -> list[Claim]:
     where = f"{title(sizes.subject)} flow on {_other(sizes)}"
-    count = sizes.steering.gradients
-    descent = {kind: seen_at(best_of(descents, kind, count), count) for kind in STARTS}
+    unguided = next(row["accuracy"] for row in guided if row["strength"] == 0.0)
+    best, plain = (best_guided(guided, each) for each in get_args(Scale))
+    top = max(best.values(), key=lambda row: row["accuracy"])
+    steep = {count: seen_at(best_of(descents, UNTRAINED, count), count) for count in best}
+    first = min(best)
+    tuned = {kind: seen_at(best_of(descents, kind, first), first) for kind in STARTS}
     last = {kind: best_of(descents, kind, -1)["trace"][-1]["accuracy"] for kind in STARTS}
-    steps = sizes.steering.steps
     stand_in = absent(sizes.subject)
     return [
         claim(
@@ -128,36 +130,41 @@ def _claims(scale: str, sizes: Sizes, unguided: float, best: Row, plain: Row, de
             scale,
             f"{where}: guided samples solve the other task",
             f"{GUIDED[0]} to {GUIDED[1]}",
-            f"{best['accuracy']:.3f} with strength {best['strength']:g}, batches of {best['batch']}, measured at the "
-            f"{best['at']}",
-            None if stand_in else best["accuracy"] >= GUIDED[0],
+            f"{top['accuracy']:.3f} by {top['gradients']} gradients with strength {top['strength']:g}, measured at the "
+            f"{top['at']}",
+            None if stand_in else top["accuracy"] >= GUIDED[0],
             f"Solve: {GUIDED[0]} or more; the best of all strengths, by test accuracy. {stand_in}".strip(),
         ),
         claim(
             scale,
             "a force relative to the velocity, in units of the spread of weights, is better than the plain gradient",
             None,
-            f"{best['accuracy']:.3f} and {plain['accuracy']:.3f} with {plain['strength']:g} times the gradient",
-            best["accuracy"] > plain["accuracy"],
+            _by_count({count: f"{best[count]['accuracy']:.3f} and {plain[count]['accuracy']:.3f}" for count in best}),
+            all(best[count]["accuracy"] > plain[count]["accuracy"] for count in best),
             "The best of several strengths each; by the sign alone.",
         ),
         claim(
             scale,
-            f"guidance is better than gradient descent with the same {count} gradients",
+            "guidance is better than gradient descent with the same number of gradients",
             None,
-            f"guided {best['accuracy']:.3f}, descent from the same starts {descent[UNTRAINED]:.3f}",
-            best["accuracy"] > descent[UNTRAINED],
+            "guided and descent from the same starts, "
+            + _by_count({count: f"{best[count]['accuracy']:.3f} and {steep[count]:.3f}" for count in best}),
+            all(best[count]["accuracy"] > steep[count] for count in best),
             "Descent without momentum, the best of several rates; by the sign alone.",
         ),
         claim(
             scale,
             "samples are better to fine-tune from than what they began as",
             None,
-            f"after {count} steps {descent[FROM_SAMPLES]:.3f} and {descent[UNTRAINED]:.3f}; after {steps} "
+            f"after {first} steps {tuned[FROM_SAMPLES]:.3f} and {tuned[UNTRAINED]:.3f}; after {sizes.steering.steps} "
             f"{last[FROM_SAMPLES]:.3f} and {last[UNTRAINED]:.3f}",
-            descent[FROM_SAMPLES] > descent[UNTRAINED],
+            tuned[FROM_SAMPLES] > tuned[UNTRAINED],
         ),
     ]
+
+
+def _by_count(found: dict[int, str]) -> str:
+    return "; ".join(f"with {count} {text}" for count, text in found.items())
 
 
 def _accuracy(settings: Settings, sizes: Sizes, made: dict[str, Tensor], images: DataSet) -> float | None:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from coset.papers.drawing import FAINT, panels, style
 from coset.papers.weightflow.descent import FROM_SAMPLES, STARTS, UNTRAINED, best_of
 from coset.papers.weightflow.draw import SAMPLES, TRAINED
-from coset.papers.weightflow.guidance import PLACES
+from coset.papers.weightflow.guidance import PLACES, best_guided
 from coset.report.palette import HUES
 
 
@@ -22,34 +22,15 @@ def draw_guidance(data: Any) -> Figure:
             axes.axhspan(100 * low, 100 * high, color=FAINT, alpha=0.3, linewidth=0, label="guided, published")
     unguided = next(row["accuracy"] for row in data["guided"] if row["strength"] == 0.0)
     left.axhline(100 * unguided, color=FAINT, linestyle=(0, (4, 3)), label="not guided")
-    batches = sorted({row["batch"] for row in data["guided"] if row["strength"]})
+    best = best_guided(data["guided"])
     for at, dashes in zip(PLACES, ("solid", (0, (3, 2))), strict=True):
-        for batch, colour in zip(batches, HUES, strict=False):
-            line = [
-                row
-                for row in data["guided"]
-                if (row["batch"], row["at"], row["scale"]) == (batch, at, "velocity")
-                and row["strength"]
-                and row["accuracy"] is not None
-            ]
-            left.plot(
-                [row["strength"] for row in line],
-                [100 * row["accuracy"] for row in line],
-                "o",
-                linestyle=dashes,
-                color=colour,
-                markersize=4,
-                label=f"at the {'end point' if at == 'endpoint' else at}, batches of {batch}",
-            )
-    plain = [row for row in data["guided"] if row["scale"] == "gradient" and row["accuracy"] is not None]
-    left.plot(
-        [row["strength"] for row in plain],
-        [100 * row["accuracy"] for row in plain],
-        "x:",
-        color=FAINT,
-        markersize=5,
-        label="so many times the plain gradient",
-    )
+        for count, colour in zip(best, HUES, strict=False):
+            label = f"at the {'end point' if at == 'endpoint' else at}, {count} gradients"
+            line = _by_strength(data, "velocity", count, at)
+            left.plot(*line, "o", linestyle=dashes, color=colour, markersize=4, label=label)
+    for count, marker in zip(best, ("x", "+"), strict=False):
+        label = f"so many times the plain gradient, {count} of them"
+        left.plot(*_by_strength(data, "gradient", count, "state"), f"{marker}:", color=FAINT, markersize=5, label=label)
     strengths = sorted({row["strength"] for row in data["guided"]} - {0.0})
     left.set_xscale("log")
     left.set_xticks(strengths, [f"{strength:g}" for strength in strengths])
@@ -63,9 +44,22 @@ def draw_guidance(data: Any) -> Figure:
             color=colour,
             label=f"descent from {STARTS[kind]}, rate {one['rate']:g}",
         )
-    right.plot(data["calls"], 100 * data["best"]["accuracy"], "*", color=HUES[3], markersize=11, label="best guided")
+    stars = [100 * row["accuracy"] for row in best.values()]
+    right.plot(list(best), stars, "*", color=HUES[3], markersize=11, label="best guided")
     style(right, "gradients", "test accuracy (%)")
     for axes in (left, right):
         axes.set_ylim(0, 100)
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False, fontsize=7)
     return figure
+
+
+def _by_strength(data: Any, scale: str, count: int, at: str) -> tuple[list[float], list[float]]:
+    """Strengths, and accuracies in percent, where guidance led to numbers."""
+    rows = [
+        row
+        for row in data["guided"]
+        if (row["scale"], row["gradients"], row["at"]) == (scale, count, at)
+        and row["strength"]
+        and row["accuracy"] is not None
+    ]
+    return [row["strength"] for row in rows], [100 * row["accuracy"] for row in rows]

@@ -41,14 +41,15 @@ class Ablation:
 
 @dataclass(frozen=True)
 class Steering:
-    """strengths, batches: of guidance, by so many `gradients`; factors: of the gradient as it is, on the largest
-    batches. rates: of gradient descent, for `steps` steps on batches of `batch`, seen every `every` of them.
+    """strengths, factors: of guidance, relative to the velocity and of the gradient as it is, by each number of
+    `gradients`, on `examples`. rates: of gradient descent, for `steps` steps on batches of `batch`, seen every `every`
+    of them.
     """
 
     strengths: tuple[float, ...]
     factors: tuple[float, ...]
-    batches: tuple[int, ...]
-    gradients: int
+    gradients: tuple[int, ...]
+    examples: int
     rates: tuple[float, ...]
     batch: int
     steps: int
@@ -198,7 +199,7 @@ def _smoke() -> Sizes:
         theirs=_theirs(Architecture("relational", 8, 2), replace(brief, epochs=3, batch_size=16), 3),
         ablation=_ablation(base, (64,), 3, (Architecture("relational", 8, 1), 1, 64), 1, (16, 32)),
         other="digits",
-        steering=Steering((2.0, 8.0), (10.0,), (32,), 8, (0.3,), batch=32, steps=24, every=8),
+        steering=Steering((2.0, 8.0), (10.0,), (8, 16), 32, (0.3,), batch=32, steps=24, every=8),
         widths=_widths(subject, base, 64, (8,), 16),
         deep=(replace(subject, model="mlp:64-8-8-10", runs=64), base),
         cnn=(
@@ -235,7 +236,7 @@ def _short() -> Sizes:
         ablation=_ablation(base, (256, 1024), 55, (Architecture("relational", 16, 3), 20, 64), 24, (32, 64, 128)),
         other="digits",
         steering=Steering(
-            (1.0, 2.0, 4.0, 8.0, 16.0), (3.0, 10.0, 30.0), (16, 128), 64, (0.03, 0.1, 0.3, 1.0), 128, 256, 8
+            (1.0, 2.0, 4.0, 8.0, 16.0), (3.0, 10.0, 30.0), (64, 256), 128, (0.03, 0.1, 0.3, 1.0), 128, 256, 8
         ),
         widths=_widths(subject, base, 1024, (8, 16), 32),
         deep=(replace(subject, model="mlp:64-16-16-10", runs=1024), small),
@@ -284,7 +285,7 @@ def _paper() -> Sizes:
         ablation=_ablation(base, (2048, 8192), 44, (relational, 2, 256), 6, (64, 128, 256), learning=False),
         other="fashion-mnist",
         steering=Steering(
-            (1.0, 2.0, 4.0, 8.0, 16.0), (1.0, 3.0, 10.0), (128, 512), 64, (0.01, 0.03, 0.1, 0.3), 128, 512, 32
+            (1.0, 2.0, 4.0, 8.0, 16.0), (1.0, 3.0, 10.0), (64, 256), 512, (0.01, 0.03, 0.1, 0.3), 128, 512, 32
         ),
         widths=_widths(subject, base, 8192, (8, 16), 32),
         deep=(
