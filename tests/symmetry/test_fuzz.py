@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from nets import lin, par
+from net_family import lin, par
 from oracle import check_function, infer
 from torch import Tensor, nn
 

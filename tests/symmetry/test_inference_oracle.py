@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from nets import Net, conv, lin, par, seq
+from net_family import Net, conv, lin, par, seq
 from oracle import images, infer, loose_fixed_axes, loose_members, preserving_states
 from torch import Tensor, nn
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from nets import Net, conv, image, lin, par, rotate_half, seq
+from net_family import Net, conv, image, lin, par, seq
+from nets_language import rotate_half
 from oracle import (
     deviation,
     floats,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from nets import Net, conv, image, lin, par, seq
+from net_family import Net, conv, image, lin, par, seq
 from oracle import deviation, randomise, signature
 from torch import Tensor, nn
 
