@@ -25,7 +25,7 @@ CASES = {
     "outputs": ("mlp:3-4-2", "geometric", "training", QUICK),
     "transport": ("mlp:3-4-2", "geometric", "ot", replace(QUICK, noise=0.01, times="beta")),
     "one step": ("mlp:3-4-2", "euclidean", "training", replace(QUICK, epochs=1, batch_size=128)),
-    "deep": ("mlp:3-4-4-2", "normalized", "independent", QUICK),
+    "deep": ("mlp:3-4-4-2", "normalized", "independent", replace(QUICK, level=True)),
 }
 
 

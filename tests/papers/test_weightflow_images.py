@@ -104,15 +104,15 @@ def test_variations_differ_in_one_thing(scale: str) -> None:
         "geometry": {"geometry"},
         "errors of outputs": {"outputs"},
         "prediction": {"predict"},
+        "times": {"geometry", "matching"},
     }
-    learning = {"errors of outputs", "prediction"}
-    assert {each.factor for each in others} == set(changes) - (set() if sizes.ablation.learning else learning)
+    assert {each.factor for each in others} == set(changes)
     for each in others:
         found = _changed(_flat(chosen.recipe.known()), _flat(each.recipe.known()))
         assert (found or each.subject != chosen.subject) and found <= changes[each.factor], each
         matching, base = each.recipe.matching, chosen.recipe.matching
-        same = replace(matching, epochs=base.epochs, batch_size=base.batch_size, compile=base.compile)
-        assert same == base
+        same = replace(matching, epochs=base.epochs, batch_size=base.batch_size, compile=base.compile, level=base.level)
+        assert same == base and matching.level == (each.factor == "times")
 
 
 def test_variations_take_as_many_steps() -> None:

@@ -42,25 +42,28 @@ def test_one_hidden_layer_needs_no_edges() -> None:
     assert any("mixing" in name for name, _ in deep.named_parameters())
 
 
-def test_inner_edges_by_loops() -> None:
+@pytest.mark.parametrize(("edge_width", "each"), [(2, 3), (4, 1), (8, 1)])
+def test_inner_edges_by_loops(edge_width: int, each: int) -> None:
     given = graph("mlp:5-6-4-4-3")
-    mix = shaken(InnerEdges(6, 4)).double()
+    mix = shaken(InnerEdges(6, edge_width)).double()
     assert isinstance(mix, InnerEdges)
     inner = TokenLayout(given.wiring).inner
     torch.manual_seed(0)
     tokens = {x.name: torch.randn(1, x.size, 6, dtype=torch.float64) for x in given.wiring.layers.values() if x.movable}
-    edges = {name: torch.randn(1, *given.edges[name].shape[1:3], 4, dtype=torch.float64) for name in inner}
+    edges = {name: torch.randn(1, *given.edges[name].shape[1:3], edge_width, dtype=torch.float64) for name in inner}
     heard, updated = mix(tokens, edges, inner)
     n = {name: mix.norm(x)[0] for name, x in tokens.items()}
     e = {name: mix.edge_norm(x)[0] for name, x in edges.items()}
     first, second = inner
+    weigh = {name: x.repeat_interleave(each, -1) for name, x in e.items()}
     for t in range(4):  # the middle layer: into it from the first matrix, out of it through the second
-        into = torch.stack([e[first][f, t] * mix.forth(n["layers.0"][f]) for f in range(6)]).mean(0)
-        out = torch.stack([e[second][t, u] * mix.back(n["layers.2"][u]) for u in range(4)]).mean(0)
+        into = torch.stack([weigh[first][f, t] * mix.forth(n["layers.0"][f]) for f in range(6)]).mean(0)
+        out = torch.stack([weigh[second][t, u] * mix.back(n["layers.2"][u]) for u in range(4)]).mean(0)
         torch.testing.assert_close(heard["layers.1"][0, t], mix.forth_out(into) + mix.back_out(out))
     step = mix.update
     hidden = step.edge(e[first][2, 3]) + step.source(n["layers.0"][2]) + step.target(n["layers.1"][3])
-    torch.testing.assert_close(updated[first][0, 2, 3], edges[first][0, 2, 3] + step.out(hidden))
+    product = mix.source(n["layers.0"][2]) * mix.target(n["layers.1"][3])
+    torch.testing.assert_close(updated[first][0, 2, 3], edges[first][0, 2, 3] + step.out(hidden) + product)
 
 
 def test_the_readout_is_a_bilinear_form_for_each_feature() -> None:

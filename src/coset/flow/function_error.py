@@ -52,7 +52,7 @@ class FunctionError:
         time = torch.linspace(0, 1, len(starts), device=starts.device)
         points, velocity = space.manifold.geodesic(starts, ends, time), space.manifold.velocity(starts, ends, time)
         try:
-            scale = float(error(points, velocity, inputs[: error.count]))
+            scale = float(error(points, velocity, inputs[: error.count]).mean())
         except (RuntimeError, NotImplementedError) as reason:
             raise ModelError(
                 f"What errors do to the outputs of {type(model).__name__} cannot be measured "
@@ -72,7 +72,7 @@ class FunctionError:
         return self.inputs[chosen]
 
     def __call__(self, end: Tensor, error: Tensor, inputs: Tensor) -> Tensor:
-        """The mean over networks and inputs, of errors [n, D] at networks [n, D]."""
+        """[n] the mean over inputs, of errors [n, D] at networks [n, D]."""
         chart, template = self.space.manifold.chart, self.space.single
         where = chart.state(end, template)
         # A straight chart without offsets turns velocities into changes of tensors.
@@ -92,7 +92,7 @@ class FunctionError:
         with WeightsFirst():
             logits, changes = call({name: where[name] for name in names}, {name: moved[name] for name in names})
         if not self.classifies:
-            return changes.square().mean() / self.scale
+            return changes.square().flatten(1).mean(1) / self.scale
         p = logits.detach().softmax(-1)
         centred = changes - (p * changes).sum(-1, keepdim=True)
-        return (p * centred.square()).sum(-1).mean() / self.scale
+        return (p * centred.square()).sum(-1).flatten(1).mean(1) / self.scale

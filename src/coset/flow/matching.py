@@ -17,6 +17,7 @@ from coset.errors import CosetError
 from coset.flow.coupling import Coupling
 from coset.flow.field import Field
 from coset.flow.function_error import FunctionError
+from coset.flow.levels import Levels
 from coset.inference.capture import captured
 from coset.inference.method import Course
 from coset.inference.network import Network
@@ -35,7 +36,8 @@ class Matching:
     average: of the weights that samples are drawn with, w' <- average w' + (1 - average) w. times: of the paths,
     uniform or Beta(1, 2), which is more often early. noise: deviation of points from their path, in units of the
     deviation of weights. function: weight of the error that a velocity makes in the outputs, where data are given (see
-    `FunctionError`). precision, compile: as in `coset.fit`.
+    `FunctionError`). level: let all times count alike (see `Levels`), for long trainings and for networks whose errors
+    are many times as large near the start. precision, compile: as in `coset.fit`.
     """
 
     epochs: int = 200
@@ -48,6 +50,7 @@ class Matching:
     times: Literal["uniform", "beta"] = "uniform"
     noise: float = 0.0
     function: float = 100.0
+    level: bool = False
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     compile: bool = False
 
@@ -88,12 +91,12 @@ class Part:
         inputs: Tensor | None,
         settings: Matching,
     ) -> Tensor:
-        """mean |v - v*|^2 in `units` (Lipman et al. 2023; on manifolds Chen and Lipman 2024), and errors of outputs.
+        """[n] mean |v - v*|^2 in `units` (Lipman et al. 2023; on manifolds Chen, Lipman 2024), and errors of outputs.
 
         Of a field that predicts end points, the error is (1 - t) (v - v*): that of the end.
         """
         error, end = self._along(weights, ends, time, condition, noise, settings)
-        loss = (error / self.units).square().mean()
+        loss = (error / self.units).square().mean(-1)
         if self.function is not None and inputs is not None:
             loss = loss + settings.function * self.function(end, error, inputs)
         return loss
@@ -185,11 +188,12 @@ class Learning(Course):
             noise = torch.randn(x1.shape, generator=generator, device=self._device)
         inputs = None if part.function is None else part.function.draw(generator)
         weights = self._network.unflatten(self._flat)
-        loss = part.loss(weights, (x0, x1), time, condition, noise, inputs, settings)
-        (gradient,) = torch.autograd.grad(loss, [self._flat])
+        losses = part.loss(weights, (x0, x1), time, condition, noise, inputs, settings)
+        counted = losses if own.levels is None else own.levels(time, losses.detach()) * losses
+        (gradient,) = torch.autograd.grad(counted.mean(), [self._flat])
         self._moved(gradient)
         own.done += 1
-        self._sum += loss.detach()
+        self._sum += losses.detach().mean()
 
     @torch.no_grad()
     def _move(self, gradient: Tensor) -> None:
@@ -205,7 +209,8 @@ class Learning(Course):
         self._done += 1
 
     def _changes(self) -> list[Tensor]:
-        return [self._flat, self._average, *self._optimizer.state, self._done, self._sum]
+        levels = [x for own in self._steps if own.levels is not None for x in own.levels.state]
+        return [self._flat, self._average, *self._optimizer.state, self._done, self._sum, *levels]
 
     def state_dict(self) -> dict[str, Any]:
         return {"changes": [x.detach().clone() for x in self._changes()]}
@@ -225,6 +230,7 @@ class _Steps:
         self.count = len(part.coupling) // size
         self.order = torch.zeros(self.count, size, dtype=torch.int64, device=device)
         self.done = torch.zeros((), dtype=torch.int64, device=device)
+        self.levels = Levels(device) if settings.level else None
         if settings.compile:
             part.compile()
         self.advance: Callable[[], None] = _nothing

@@ -27,7 +27,7 @@ class Ablation:
 
     base: what the others differ from in one thing. populations: numbers of networks that are fewer. trajectories: of
     the thesis's runs. relational, transport: take longer for each network, so they see fewer. widths: of the
-    transformer, up to that of `base`. learning: whether the errors that count and what is predicted are varied, too.
+    transformer, up to that of `base`.
     """
 
     base: Recipe
@@ -36,7 +36,6 @@ class Ablation:
     relational: Recipe
     transport: Recipe
     widths: tuple[int, ...]
-    learning: bool
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,6 @@ def _ablation(
     relational: tuple[Architecture, int, int],
     transport: int,
     widths: tuple[int, ...],
-    learning: bool = True,
 ) -> Ablation:
     """Numbers are epochs; of the relational network those and the batch size."""
 
@@ -158,7 +156,6 @@ def _ablation(
         ),
         replace(longer(transport), plan=replace(base.plan, coupling="ot")),
         widths,
-        learning,
     )
 
 
@@ -220,7 +217,8 @@ def _short() -> Sizes:
     units = Architecture("units", 128, 4)
     brief = Matching(epochs=40, rate=1e-3, warm_up=50)
     base = Recipe(Plan("geometric", "training", units), replace(brief, epochs=30))
-    small = replace(base, matching=replace(brief, epochs=150, batch_size=64))
+    # Deeper networks: 1,200 steps.
+    level = replace(base, matching=replace(brief, epochs=38, batch_size=64, rate=2e-3, level=True))
     return Sizes(
         subject=subject,
         ours=_ours(units, brief, brief),
@@ -239,15 +237,15 @@ def _short() -> Sizes:
             (1.0, 2.0, 4.0, 8.0, 16.0), (3.0, 10.0, 30.0), (64, 256), 128, (0.03, 0.1, 0.3, 1.0), 128, 256, 8
         ),
         widths=_widths(subject, base, 1024, (8, 16), 32),
-        deep=(replace(subject, model="mlp:64-16-16-10", runs=1024), small),
+        deep=(replace(subject, model="mlp:64-16-16-10"), level),
         cnn=(
             replace(
                 subject,
                 model="coset.papers.weightflow.cnn:Small",
-                runs=512,
+                runs=2048,
                 training=replace(training, epochs=8, batch_size=32, chunk=512),
             ),
-            small,
+            level,
         ),
         count=256,
         near=256,
@@ -282,7 +280,7 @@ def _paper() -> Sizes:
             deviation=0.1,
         ),
         theirs=_theirs(relational, replace(long, epochs=1, batch_size=64, rate=1e-3, warm_up=100, compile=False), 3),
-        ablation=_ablation(base, (2048, 8192), 44, (relational, 2, 256), 6, (64, 128, 256), learning=False),
+        ablation=_ablation(base, (2048, 8192), 44, (relational, 2, 256), 6, (64, 128, 256)),
         other="fashion-mnist",
         steering=Steering(
             (1.0, 2.0, 4.0, 8.0, 16.0), (1.0, 3.0, 10.0), (64, 256), 512, (0.01, 0.03, 0.1, 0.3), 128, 512, 32
@@ -292,21 +290,21 @@ def _paper() -> Sizes:
             replace(
                 subject,
                 model="mlp:784-32-32-10",
-                runs=8192,
+                runs=12288,
                 training=replace(training, epochs=15, chunk=4096),
                 fresh=512,
             ),
-            Recipe(smaller, replace(half, epochs=350)),
+            Recipe(smaller, replace(half, epochs=560, rate=6e-4, level=True)),
         ),
         cnn=(
             Subject(
                 "coset.papers.weightflow.cnn:Small",
                 "fashion-mnist",
-                2048,
-                Collect(epochs=3, batch_size=256, precision="tf32", chunk=1024),
+                8192,
+                Collect(epochs=1, batch_size=64, precision="tf32", chunk=1024),
                 fresh=256,
             ),
-            Recipe(smaller, replace(half, epochs=1000)),
+            Recipe(smaller, replace(half, epochs=250, rate=1e-3, level=True)),
         ),
         count=1024,
         near=256,
