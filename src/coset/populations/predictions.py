@@ -17,8 +17,9 @@ from coset.solutions.likelihood import Likelihood
 from coset.solutions.outputs import together
 from coset.solutions.predictive import BATCH, evaluating, require_numbers
 
-# Outputs of the model that are in memory at once, over all networks.
-ENTRIES = 2**24
+# Outputs of the model that are in memory at once, over all networks; and how many times that elsewhere than on a CPU,
+# where networks that run one by one take as long for a few examples as for many.
+ENTRIES, ELSEWHERE = 2**24, 4
 
 
 @torch.no_grad()
@@ -27,9 +28,9 @@ def predictions(
 ) -> Iterator[tuple[slice, Tensor]]:
     """(examples, outputs [n, examples, ...]) of all n networks, the examples in their order.
 
-    So few examples at a time that there are about `ENTRIES` outputs: what compares networks needs all of them on one
-    example, and what compares examples can be summed up. Networks run together by `vmap` as far as that pays, one by
-    one if it refuses the model.
+    So few examples at a time that there are about `ENTRIES` outputs, on a GPU `ELSEWHERE` times as many: what compares
+    networks needs all of them on one example, and what compares examples can be summed up. Networks run together by
+    `vmap` as far as that pays, one by one if it refuses the model.
     """
     n = states.size(check(population, where="the population"))
     if n == 0:
@@ -37,7 +38,8 @@ def predictions(
     with evaluating(model, device) as ready:
         given = states.untie(ready, states.to(population, device))
         first = states.call(ready, _one(given, 0), (inputs[:1].to(device),))
-        step = min(max(ENTRIES // (n * likelihood.read(first, model, 1).numel()), 1), BATCH)
+        entries = ENTRIES if device.type == "cpu" else ELSEWHERE * ENTRIES
+        step = min(max(entries // (n * likelihood.read(first, model, 1).numel()), 1), BATCH)
         at_once = min(together(ready, device), n)
         vectorized = at_once > 1 and _vectorizes(ready, members(given, slice(2)), inputs[:2].to(device))
         for start in range(0, len(inputs), step):
