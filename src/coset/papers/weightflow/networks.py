@@ -217,8 +217,8 @@ def _short() -> Sizes:
     units = Architecture("units", 128, 4)
     brief = Matching(epochs=40, rate=1e-3, warm_up=50)
     base = Recipe(Plan("geometric", "training", units), replace(brief, epochs=30))
-    # Deeper networks: 1,200 steps.
-    level = replace(base, matching=replace(brief, epochs=38, batch_size=64, rate=2e-3, level=True))
+    # Deeper networks: 1,200 and 2,400 steps.
+    level = replace(brief, batch_size=64, level=True)
     return Sizes(
         subject=subject,
         ours=_ours(units, brief, brief),
@@ -237,7 +237,7 @@ def _short() -> Sizes:
             (1.0, 2.0, 4.0, 8.0, 16.0), (3.0, 10.0, 30.0), (64, 256), 128, (0.03, 0.1, 0.3, 1.0), 128, 256, 8
         ),
         widths=_widths(subject, base, 1024, (8, 16), 32),
-        deep=(replace(subject, model="mlp:64-16-16-10"), level),
+        deep=(replace(subject, model="mlp:64-16-16-10"), replace(base, matching=replace(level, epochs=75))),
         cnn=(
             replace(
                 subject,
@@ -245,7 +245,7 @@ def _short() -> Sizes:
                 runs=2048,
                 training=replace(training, epochs=8, batch_size=32, chunk=512),
             ),
-            level,
+            replace(base, matching=replace(level, epochs=38, rate=2e-3)),
         ),
         count=256,
         near=256,
