@@ -16,7 +16,8 @@ class Levels:
     Near its start a path hardly tells which network it leads to, so that errors of the best velocity are many times
     those of later: without weights, their noise is most of the gradient. A weight that depends on time alone leaves the
     velocity with the least error as it is. Karras et al. 2024 (Analyzing and improving the training dynamics of
-    diffusion models, Section 2.2) learn such weights; these are of running means in equal intervals of time.
+    diffusion models, Section 2.2) learn such weights; these are of running means in equal intervals of time, in which a
+    step has a share of its own of one in a hundred.
     """
 
     def __init__(self, device: torch.device) -> None:

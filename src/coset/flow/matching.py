@@ -36,8 +36,8 @@ class Matching:
     average: of the weights that samples are drawn with, w' <- average w' + (1 - average) w. times: of the paths,
     uniform or Beta(1, 2), which is more often early. noise: deviation of points from their path, in units of the
     deviation of weights. function: weight of the error that a velocity makes in the outputs, where data are given (see
-    `FunctionError`). level: let all times count alike (see `Levels`), for long trainings and for networks whose errors
-    are many times as large near the start. precision, compile: as in `coset.fit`.
+    `FunctionError`). level: let all times count alike (see `Levels`), for trainings whose loss rises after it has
+    fallen. precision, compile: as in `coset.fit`.
     """
 
     epochs: int = 200

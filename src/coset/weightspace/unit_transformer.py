@@ -148,9 +148,8 @@ class InnerEdges(nn.Module):
         updated: dict[str, Tensor] = {}
         for name, block in blocks.items():
             e, source, target = self.edge_norm(edges[name]), plain[block.source], plain[block.target]
-            said, answered = (
-                layer(x).unflatten(-1, (self.heads, -1)) for layer, x in ((self.forth, source), (self.back, target))
-            )
+            said = self.forth(source).unflatten(-1, (self.heads, -1))
+            answered = self.back(target).unflatten(-1, (self.heads, -1))
             to_target = torch.einsum("bfth,bfhk->bthk", e, said).flatten(2) / e.shape[1]
             to_source = torch.einsum("bfth,bthk->bfhk", e, answered).flatten(2) / e.shape[2]
             heard[block.target] = heard[block.target] + self.forth_out(to_target)
