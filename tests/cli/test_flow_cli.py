@@ -175,6 +175,9 @@ def test_tables(run: Run, folder: Path) -> None:
     )
     shown = fit(run, "--set", "warm_up=1").stdout
     assert "geometric flow, coupling training" in shown and "2 epochs" in shown and f"wrote {FLOW}" in shown
+    assert "not learned from" not in shown
+    assert "on 2 networks that it has not learned from: " in fit(run, "--set", "unseen=2").stdout
+    assert json.loads(fit(run, "--set", "unseen=2", "--json").stdout)["unseen"] > 0
     shown = sample(run, "--log-prob").stdout
     assert "Population(6 networks of 134 weights, labels log_prob)" in shown and "log density: mean" in shown
     shown = evaluate(run, "--against", NETS, "--fresh", NETS, "--html", "page.html", "--count", 4).stdout

@@ -22,6 +22,7 @@ if not torch.cuda.is_available():
 QUICK = Matching(epochs=3, batch_size=32, rate=1e-3, warm_up=2)
 CASES = {
     "plain": ("mlp:3-4-2", "euclidean", "training", QUICK),
+    "adam": ("mlp:3-4-2", "euclidean", "training", replace(QUICK, optimizer="adam")),
     "outputs": ("mlp:3-4-2", "geometric", "training", QUICK),
     "transport": ("mlp:3-4-2", "geometric", "ot", replace(QUICK, noise=0.01, times="beta")),
     "one step": ("mlp:3-4-2", "euclidean", "training", replace(QUICK, epochs=1, batch_size=128)),

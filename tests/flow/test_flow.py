@@ -42,7 +42,7 @@ def trained(n: int = 128, seed: int = 0, spec: str = "mlp:3-4-2") -> Population:
 
 def test_a_flow_learns_where_training_leads() -> None:
     flow = Flow(SYM, "euclidean", architecture=SMALL)
-    flow.fit(trained(512), Matching(epochs=60, batch_size=128, rate=3e-3, warm_up=20, average=0.98))
+    flow.fit(trained(512), Matching(epochs=60, batch_size=128, warm_up=20, average=0.98))
     starts = draw(64, 9)
     found = flow.sample(64, 8, starts=starts)
     off = sum(float((found[name] - 3 * x).square().sum()) for name, x in starts.items())
@@ -89,7 +89,7 @@ def test_samples_can_be_asked_for_by_condition() -> None:
     task = (torch.arange(512) % 2).float()
     ends = {name: x + 4 * (task - 0.5).view(-1, *[1] * (x.dim() - 1)) for name, x in starts.items()}
     flow = Flow(SYM, "euclidean", architecture=SMALL, conditions=["task"])
-    flow.fit(Population(ends, starts, {"task": task}), Matching(epochs=40, batch_size=128, rate=3e-3, warm_up=20))
+    flow.fit(Population(ends, starts, {"task": task}), Matching(epochs=40, batch_size=128, warm_up=20))
     low, high = (flow.sample(64, 8, condition={"task": value}, generator=_seeded(0)) for value in (0.0, 1.0))
     for name in low:
         assert float((high[name] - low[name]).mean()) == pytest.approx(4.0, abs=0.6)

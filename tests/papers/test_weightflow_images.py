@@ -105,6 +105,8 @@ def test_variations_differ_in_one_thing(scale: str) -> None:
         "errors of outputs": {"outputs"},
         "prediction": {"predict"},
         "times": {"geometry", "matching"},
+        "optimizer": {"matching"},
+        "weight decay of networks": set(),
     }
     assert {each.factor for each in others} == set(changes)
     for each in others:
@@ -112,7 +114,12 @@ def test_variations_differ_in_one_thing(scale: str) -> None:
         assert (found or each.subject != chosen.subject) and found <= changes[each.factor], each
         matching, base = each.recipe.matching, chosen.recipe.matching
         same = replace(matching, epochs=base.epochs, batch_size=base.batch_size, compile=base.compile, level=base.level)
+        if each.factor == "optimizer":
+            same = replace(same, optimizer=base.optimizer, rate=base.rate)
         assert same == base and matching.level == (each.factor == "times")
+        trained = replace(each.subject.training, weight_decay=chosen.subject.training.weight_decay)
+        if each.factor == "weight decay of networks":
+            assert replace(each.subject, training=trained) == chosen.subject != each.subject
 
 
 def test_variations_take_as_many_steps() -> None:

@@ -109,7 +109,14 @@ def by_coset(population: Population, case: Case, device: torch.device, whole: bo
     def note(epoch: Epoch) -> None:
         ends.append(now(device))
 
-    matching = Matching(EPOCHS, case.batch, precision=case.precision, compile=case.compile)  # type: ignore[arg-type]
+    # The plain loop has Adam, so ours has where the two are compared.
+    matching = Matching(
+        EPOCHS,
+        case.batch,
+        optimizer=Matching.optimizer if whole else "adam",
+        precision=case.precision,  # type: ignore[arg-type]
+        compile=case.compile,
+    )
     flow = Flow(_symmetry(), "geometric" if whole else "euclidean", architecture=case.architecture)
     given: dict[str, Any] = {}
     if whole:

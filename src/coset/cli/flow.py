@@ -115,7 +115,7 @@ def fit(
     conditions: Annotated[str, typer.Option(help="Labels that samples can be asked for, such as loss,accuracy.")] = "",
     epochs: Annotated[int | None, typer.Option(help="Passes over the population; 200 if not given.")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Networks of a step; 256 if not given.")] = None,
-    rate: Annotated[float | None, typer.Option(help="The largest learning rate; 3e-4 if not given.")] = None,
+    rate: Annotated[float | None, typer.Option(help="The largest learning rate; 0.02 if not given.")] = None,
     precision: Precision = None,
     compile: Annotated[bool, typer.Option("--compile", help="Let torch compile a step.")] = False,
     settings: Set = None,

@@ -98,6 +98,7 @@ def run(request: Request, as_json: bool) -> None:
         "parameters": sum(p.numel() for p in flow.fitted.field.parameters()),
         "first_epoch": watch.first,
         "loss": watch.last.loss,
+        "unseen": watch.last.more.get("unseen"),
         "output": str(request.output),
         "seconds": time.perf_counter() - begin,
     }
@@ -120,5 +121,8 @@ def _show(population: Population, flow: Flow, report: dict[str, Any]) -> None:
     out.print(f"learned from {population} of {report['model']}, {plural(report['settings']['epochs'], 'epoch')}")
     counted = "of velocities" if report["data"] is None else f"of velocities and of outputs on {report['data']}"
     out.print(f"error {counted}: {report['loss']:.4f} in the last epoch")
+    if report["unseen"] is not None:
+        left = plural(report["settings"]["unseen"], "network")
+        out.print(f"on {left} that it has not learned from: {report['unseen']:.4f}")
     out.print(f"wrote {report['output']}")
     out.print(f"{report['seconds']:.1f} s")

@@ -27,7 +27,8 @@ class Watch:
             self.first = done
             if done > 1:
                 self._announce(f"{text}, resumed")
-        self._show(f"{text}, loss {epoch.loss:.4f}", done)
+        told = {"loss": epoch.loss, **epoch.more}
+        self._show(", ".join([text, *(f"{name} {value:.4f}" for name, value in told.items())]), done)
 
 
 @contextmanager

@@ -58,6 +58,19 @@ class _Known:
         """What a base is like: untrained networks, or the networks themselves where those are not known."""
         return self.ends if self.starts is None else self.starts
 
+    def divided(self, count: int) -> tuple[_Known, _Known | None]:
+        """All but the last `count` networks, and those."""
+        if count == 0:
+            return self, None
+        rest = len(self.ends) - count
+        if rest < 1:
+            raise CosetError(f"Matching: unseen is {count}, which leaves none of {len(self.ends)} networks to learn.")
+        return self._only(slice(rest)), self._only(slice(rest, None))
+
+    def _only(self, part: slice) -> _Known:
+        starts, conditions = (None if x is None else x[part] for x in (self.starts, self.conditions))
+        return _Known(self.space, self.ends[part], starts, conditions)
+
 
 def learn(
     plan: Plan,
@@ -80,13 +93,20 @@ def learn(
     labels = populations[0][1].labels
     conditions = Conditions.measured(plan.conditions, labels).to(where) if plan.conditions else None
     known = [_known(plan, sym, own, conditions, where) for sym, own in populations]
-    first = known[0]
+    divided = [own.divided(settings.unseen) for own in known]
+    first = divided[0][0]
     field = _field(plan, first, 0 if conditions is None else conditions.size, seed).to(where)
     base = measured_base(first.space, first.begun)
     function = _function(first, base, model, data, len(known)) if settings.function else None
     parts = [
-        Part(field.on(own.space), units(own.space, field.standardize), _coupled(plan, own, base), function)
-        for own in known
+        Part(
+            field.on(own.space),
+            units(own.space, field.standardize),
+            _coupled(plan, own, base),
+            function,
+            None if left is None else _coupled(plan, left, base),
+        )
+        for own, left in divided
     ]
     randomness = Randomness(seed, [(0,)], where)
     run = Learning(parts, settings, randomness)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -20,8 +20,9 @@ from coset.flow.function_error import FunctionError
 from coset.flow.levels import Levels
 from coset.inference.capture import captured
 from coset.inference.method import Course
+from coset.inference.muon import Muon
 from coset.inference.network import Network
-from coset.inference.optimizers import Adam
+from coset.inference.optimizers import Adam, Optimizer
 from coset.inference.randomness import Randomness
 from coset.inference.schedule import cosine
 from coset.inference.stepping import check_choices, check_positive, matmul_precision
@@ -31,18 +32,23 @@ from coset.inference.stepping import check_choices, check_positive, matmul_preci
 class Matching:
     """How a flow is learned.
 
-    epochs: passes over the population. rate: the largest, after `warm_up` steps or a tenth of all, whichever is less,
-    from where it falls along a cosine.
+    epochs: passes over the population. optimizer: Muon moves the matrices of the field in all directions alike (see
+    `coset.inference.muon`). rate: the largest, after `warm_up` steps or a tenth of all, whichever is less, from where
+    it falls along a cosine; when None 0.02 for muon and 3e-4 for adam.
     average: of the weights that samples are drawn with, w' <- average w' + (1 - average) w. times: of the paths,
     uniform or Beta(1, 2), which is more often early. noise: deviation of points from their path, in units of the
     deviation of weights. function: weight of the error that a velocity makes in the outputs, where data are given (see
     `FunctionError`). level: let all times count alike (see `Levels`), for trainings whose loss rises after it has
-    fallen. precision, compile: as in `coset.fit`.
+    fallen. unseen: how many networks of the population are left out, on which the error is told after each epoch.
+    precision, compile: as in `coset.fit`.
     """
+
+    RATES: ClassVar[dict[str, float]] = {"adam": 3e-4, "muon": 2e-2}
 
     epochs: int = 200
     batch_size: int = 256
-    rate: float = 3e-4
+    rate: float | None = None
+    optimizer: Literal["adam", "muon"] = "muon"
     warm_up: int = 500
     weight_decay: float = 0.01
     clip: float = 1.0
@@ -51,6 +57,7 @@ class Matching:
     noise: float = 0.0
     function: float = 100.0
     level: bool = False
+    unseen: int = 0
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
     compile: bool = False
 
@@ -59,9 +66,15 @@ class Matching:
         check_positive(self, "epochs", "batch_size", "rate", "clip")
         if not 0 <= self.average < 1:
             raise CosetError(f"Matching: average must be in [0, 1), not {self.average!r}.")
-        for name in ("warm_up", "weight_decay", "noise", "function"):
+        for name in ("warm_up", "weight_decay", "noise", "function", "unseen"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise CosetError(f"Matching: {name} must be finite and not negative, not {getattr(self, name)!r}.")
+
+    def rates(self, total: int) -> list[float]:
+        """The rate of each of `total` steps."""
+        largest = self.RATES[self.optimizer] if self.rate is None else self.rate
+        rising = max(1, min(self.warm_up, total // 10))
+        return [largest * min(1.0, (k + 1) / rising) * cosine(k / total) for k in range(total)]
 
 
 class Part:
@@ -71,10 +84,19 @@ class Part:
         [D] what errors are measured in
     function
         what measures errors of outputs
+    unseen
+        pairs that are not learned from
     """
 
-    def __init__(self, field: Field, units: Tensor, coupling: Coupling, function: FunctionError | None) -> None:
-        self.field, self.units, self.coupling, self.function = field, units, coupling, function
+    def __init__(
+        self,
+        field: Field,
+        units: Tensor,
+        coupling: Coupling,
+        function: FunctionError | None,
+        unseen: Coupling | None = None,
+    ) -> None:
+        self.field, self.units, self.coupling, self.function, self.unseen = field, units, coupling, function, unseen
         self._along: Callable[..., tuple[Tensor, Tensor]] = self._errors
 
     def compile(self) -> None:
@@ -95,7 +117,9 @@ class Part:
 
         Of a field that predicts end points, the error is (1 - t) (v - v*): that of the end.
         """
-        error, end = self._along(weights, ends, time, condition, noise, settings)
+        # What is only measured would be compiled anew.
+        along = self._along if torch.is_grad_enabled() else self._errors
+        error, end = along(weights, ends, time, condition, noise, settings)
         loss = (error / self.units).square().mean(-1)
         if self.function is not None and inputs is not None:
             loss = loss + settings.function * self.function(end, error, inputs)
@@ -137,13 +161,12 @@ class Learning(Course):
         steps = [_Steps(part, settings, device) for part in parts]
         self._steps = steps
         self.steps = sum(s.count for s in steps)
-        total = settings.epochs * self.steps
-        rising = max(1, min(settings.warm_up, total // 10))
-        warm = [min(1.0, (k + 1) / rising) for k in range(total)]
-        self._rates = torch.tensor([settings.rate * w * cosine(k / total) for k, w in enumerate(warm)], device=device)
+        self._rates = torch.tensor(settings.rates(settings.epochs * self.steps), device=device)
         self._flat = self._network.flatten(dict(first.named_parameters())).requires_grad_()
         self._average = self._flat.detach().clone()
-        self._optimizer = Adam([self._flat])
+        self._optimizer: Optimizer = Adam([self._flat])
+        if settings.optimizer == "muon":
+            self._optimizer = Muon(self._flat, list(self._network.shapes.values()))
         self._done = torch.zeros((), dtype=torch.int64, device=device)
         self._sum = torch.zeros((), device=device)
         self._moved: Callable[[Tensor], None] = self._move
@@ -167,6 +190,25 @@ class Learning(Course):
                     if own is not None:
                         own.advance()
         return [(float(self._sum) / self.steps, None)]
+
+    def more(self) -> dict[str, list[float]]:
+        found = [x for part in self.parts if part.unseen is not None for x in self._unseen(part, part.unseen)]
+        return {"unseen": [float(torch.cat(found).mean())]} if found else {}
+
+    @torch.no_grad()
+    def _unseen(self, part: Part, pairs: Coupling) -> Iterator[Tensor]:
+        """Errors of the averaged weights on networks that were left out, always at the same times, evenly spread."""
+        generator = torch.Generator(self._device).manual_seed(0)
+        weights = self._network.unflatten(self._average)
+        inputs = None if part.function is None else part.function.draw(generator)
+        pairs.refresh(generator)
+        order = torch.randperm(len(pairs), generator=generator, device=self._device)
+        times = (torch.arange(len(pairs), device=self._device) + 0.5) / len(pairs)
+        batches = (torch.split(x, self.settings.batch_size) for x in (order, times))
+        for at, time in zip(*batches, strict=True):
+            x0, x1, condition = pairs.pairs(at, generator)
+            with matmul_precision(self.settings.precision):
+                yield part.loss(weights, (x0, x1), time, condition, None, inputs, self.settings)
 
     @torch.no_grad()
     def finish(self) -> None:
@@ -197,7 +239,7 @@ class Learning(Course):
 
     @torch.no_grad()
     def _move(self, gradient: Tensor) -> None:
-        """A step of AdamW along the gradient, clipped, and the average of all weights so far."""
+        """A step along the gradient, clipped, with weights that decay on their own; and the average of all so far."""
         settings = self.settings
         gradient = gradient * (settings.clip / torch.linalg.vector_norm(gradient).clamp(min=settings.clip))
         rate = self._rates.index_select(0, self._done.view(1)).squeeze(0)

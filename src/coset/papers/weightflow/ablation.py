@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 from coset.papers.outcome import Claim, Outcome, noted_once
 from coset.papers.settings import Settings
@@ -17,6 +17,8 @@ from coset.papers.weightflow.verdicts import claim
 Rows = list[dict[str, Any]]
 CHOSEN = "chosen"  # what all variations have in common but one
 NORMALIZED = "normalized"
+OPTIMIZER, MUON, RISE = "optimizer", "Muon", 3
+DECAY = "weight decay of networks"
 
 
 @dataclass(frozen=True)
@@ -32,9 +34,15 @@ class Variation:
 def ablation(settings: Settings) -> Outcome:
     """Accuracy, loss and average of the samples of each variation."""
     sizes = SIZES[settings.scale]
-    known = {one: collected(settings, one)["networks"] for one in (sizes.subject, sizes.thesis)}
-    rows = [_row(settings, sizes, each, known[each.subject]) for each in variations(sizes)]
-    trained = fresh(settings, sizes.subject)
+    every = list(variations(sizes))
+    subjects = dict.fromkeys(each.subject for each in every)
+    known = {one: collected(settings, one)["networks"] for one in subjects}
+    ends = {one: fresh(settings, one) for one in subjects}
+    rows = [
+        _row(settings, sizes, each, known[each.subject]) | {"trained": ends[each.subject]["accuracy"]["mean"]}
+        for each in every
+    ]
+    trained = ends[sizes.subject]
     data = {
         "title": title(sizes.subject),
         "base": asdict(sizes.ablation.base),
@@ -91,6 +99,12 @@ def variations(sizes: Sizes) -> Iterator[Variation]:
     yield Variation("prediction", "end point", subject, replace(base, plan=replace(plan, predict="endpoint")))
     yield Variation("times", "all alike", subject, _level(base))
     yield Variation("times", f"all alike, {NORMALIZED}", subject, _level(normalized))
+    matching = base.matching
+    rate = RISE * (matching.rate or matching.RATES[matching.optimizer])
+    yield Variation(OPTIMIZER, f"Adam, {RISE} times the rate", subject, _learned(base, "adam", rate))
+    yield Variation(OPTIMIZER, MUON, subject, _learned(base, "muon", None))
+    decayed = replace(subject, training=replace(subject.training, weight_decay=given.decay))
+    yield Variation(DECAY, f"{given.decay:g}", decayed, base)
 
 
 def ablation_claims(scale: str, rows: Rows) -> Iterator[Claim]:
@@ -117,6 +131,8 @@ def ablation_claims(scale: str, rows: Rows) -> Iterator[Claim]:
         rising = factor != "population" or means[1:] == sorted(means[1:])
         yield claim(scale, text, published, f"chosen {chosen:.4f}; {others}", max(means) < chosen and rising, note)
     yield _alike(scale, rows, note)
+    yield _faster(scale, rows, note)
+    yield _forgetful(scale, rows, note)
 
 
 def _alike(scale: str, rows: Rows, note: str) -> Claim:
@@ -132,6 +148,43 @@ def _alike(scale: str, rows: Rows, note: str) -> Claim:
         alike > plain,
         note,
     )
+
+
+def _faster(scale: str, rows: Rows, note: str) -> Claim:
+    found = {row["name"]: row["accuracy"]["mean"] for row in rows if row["factor"] in (CHOSEN, OPTIMIZER)}
+    words = {name or "chosen, by Adam": mean for name, mean in found.items()}
+    return claim(
+        scale,
+        "Muon learns faster than Adam",
+        None,
+        ", ".join(f"{name} {mean:.4f}" for name, mean in words.items()),
+        max(found, key=found.__getitem__) == MUON,
+        note,
+    )
+
+
+def _forgetful(scale: str, rows: Rows, note: str) -> Claim:
+    """What it does to the samples that networks decay more as they are trained, and forget where they began."""
+    pairs = {
+        row["factor"]: (row["accuracy"]["mean"], row["trained"]) for row in rows if row["factor"] in (CHOSEN, DECAY)
+    }
+    behind = {factor: trained - made for factor, (made, trained) in pairs.items()}
+    decay = next(row["name"] for row in rows if row["factor"] == DECAY)
+    return claim(
+        scale,
+        "networks that decay more as they are trained, and so forget their starts, are easier to generate",
+        None,
+        "; ".join(
+            f"{name} {made:.4f} of {trained:.4f}"
+            for name, (made, trained) in zip(("chosen", f"weight decay {decay}"), pairs.values(), strict=True)
+        ),
+        behind[DECAY] < behind[CHOSEN],
+        f"By how far samples are behind networks that were trained in the same way. {note}",
+    )
+
+
+def _learned(recipe: Recipe, optimizer: Literal["adam", "muon"], rate: float | None) -> Recipe:
+    return replace(recipe, matching=replace(recipe.matching, optimizer=optimizer, rate=rate))
 
 
 def _level(recipe: Recipe) -> Recipe:

@@ -81,7 +81,7 @@ class Sizes:
 RUNS = Collect("adam", 1e-3, weight_decay=0.0, epochs=50, batch_size=32, schedule="constant", every=4, skip=10)
 SUBJECT = Subject("mlp:30-16-16-2", "breast-cancer", 100, RUNS, fresh=256, deviation=DEVIATION)
 MANY = replace(SUBJECT, runs=14000, training=replace(RUNS, every=0, skip=0))
-MATCHING = Matching(epochs=2, batch_size=32, rate=1e-3, warm_up=100, average=0.99)
+MATCHING = Matching(epochs=2, batch_size=32, optimizer="adam", rate=1e-3, warm_up=100, average=0.99)
 SIZES = {
     "smoke": Sizes(
         replace(SUBJECT, runs=12, fresh=16, training=replace(RUNS, rate=1e-2, epochs=4, skip=2)),

@@ -3,6 +3,9 @@
 The thesis learns from iterations of 50 runs; ours from tens of thousands of independent runs, each coupled with its own
 start, with a transformer of one token a unit, and errors of velocities also count by what they do to outputs. A step on
 1024 networks 784-10-10 of the transformer of width 512 and depth 8, which has 39 million weights, is 1.8 TFLOP.
+
+Networks with weights between hidden units decay more as they are trained. Then an end depends less on its start, which
+is most of what a flow of few steps gets wrong; see `weightflow/ablation`.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ class Ablation:
 
     base: what the others differ from in one thing. populations: numbers of networks that are fewer. trajectories: of
     the thesis's runs. relational, transport: take longer for each network, so they see fewer. widths: of the
-    transformer, up to that of `base`.
+    transformer, up to that of `base`. decay: a larger weight decay for the networks.
     """
 
     base: Recipe
@@ -36,6 +39,7 @@ class Ablation:
     relational: Recipe
     transport: Recipe
     widths: tuple[int, ...]
+    decay: float
 
 
 @dataclass(frozen=True)
@@ -138,6 +142,7 @@ def _ablation(
     relational: tuple[Architecture, int, int],
     transport: int,
     widths: tuple[int, ...],
+    decay: float,
 ) -> Ablation:
     """Numbers are epochs; of the relational network those and the batch size."""
 
@@ -156,6 +161,7 @@ def _ablation(
         ),
         replace(longer(transport), plan=replace(base.plan, coupling="ot")),
         widths,
+        decay,
     )
 
 
@@ -180,7 +186,7 @@ def _smoke() -> Sizes:
     training = Collect(epochs=8, chunk=256)
     subject = Subject("mlp:64-10-10", "digits", 256, training, fresh=64)
     units = Architecture("units", 32, 2, 4)
-    brief = Matching(epochs=24, batch_size=64, rate=3e-3, warm_up=10, average=0.9)
+    brief = Matching(epochs=24, batch_size=64, optimizer="adam", rate=3e-3, warm_up=10, average=0.9)
     base = Recipe(Plan("geometric", "training", units), replace(brief, epochs=3))
     return Sizes(
         subject=subject,
@@ -194,7 +200,7 @@ def _smoke() -> Sizes:
             deviation=0.1,
         ),
         theirs=_theirs(Architecture("relational", 8, 2), replace(brief, epochs=3, batch_size=16), 3),
-        ablation=_ablation(base, (64,), 3, (Architecture("relational", 8, 1), 1, 64), 1, (16, 32)),
+        ablation=_ablation(base, (64,), 3, (Architecture("relational", 8, 1), 1, 64), 1, (16, 32), 0.01),
         other="digits",
         steering=Steering((2.0, 8.0), (10.0,), (8, 16), 32, (0.3,), batch=32, steps=24, every=8),
         widths=_widths(subject, base, 64, (8,), 16),
@@ -215,10 +221,11 @@ def _short() -> Sizes:
     training = Collect(chunk=2048)
     subject = Subject("mlp:64-10-10", "digits", 2048, training, fresh=256)
     units = Architecture("units", 128, 4)
-    brief = Matching(epochs=40, rate=1e-3, warm_up=50)
+    brief = Matching(epochs=40, optimizer="adam", rate=1e-3, warm_up=50)
     base = Recipe(Plan("geometric", "training", units), replace(brief, epochs=30))
-    # Deeper networks: 1,200 and 2,400 steps.
-    level = replace(brief, batch_size=64, level=True)
+    # Weights between hidden units: 1,600 and 1,200 steps.
+    inner = replace(brief, batch_size=64, optimizer="muon", rate=0.02, level=True)
+    forgetting = replace(training, weight_decay=0.01)
     return Sizes(
         subject=subject,
         ours=_ours(units, brief, brief),
@@ -231,21 +238,24 @@ def _short() -> Sizes:
             deviation=0.1,
         ),
         theirs=_theirs(Architecture("relational", 16, 3), replace(brief, epochs=8, batch_size=64), 8),
-        ablation=_ablation(base, (256, 1024), 55, (Architecture("relational", 16, 3), 20, 64), 24, (32, 64, 128)),
+        ablation=_ablation(base, (256, 1024), 55, (Architecture("relational", 16, 3), 20, 64), 24, (32, 64, 128), 0.01),
         other="digits",
         steering=Steering(
             (1.0, 2.0, 4.0, 8.0, 16.0), (3.0, 10.0, 30.0), (64, 256), 128, (0.03, 0.1, 0.3, 1.0), 128, 256, 8
         ),
         widths=_widths(subject, base, 1024, (8, 16), 32),
-        deep=(replace(subject, model="mlp:64-16-16-10"), replace(base, matching=replace(level, epochs=75))),
+        deep=(
+            replace(subject, model="mlp:64-16-16-10", training=forgetting),
+            replace(base, matching=replace(inner, epochs=50)),
+        ),
         cnn=(
             replace(
                 subject,
                 model="coset.papers.weightflow.cnn:Small",
                 runs=2048,
-                training=replace(training, epochs=8, batch_size=32, chunk=512),
+                training=replace(forgetting, epochs=8, batch_size=32),
             ),
-            replace(base, matching=replace(level, epochs=38, rate=2e-3)),
+            replace(base, matching=replace(inner, epochs=38)),
         ),
         count=256,
         near=256,
@@ -260,8 +270,9 @@ def _paper() -> Sizes:
     subject = Subject("mlp:784-10-10", "mnist", 24576, training, fresh=1024)
     units = Architecture("units", 512, 8, heads=4)
     # 48 steps in an epoch: 38,000 of them.
-    long = Matching(epochs=800, batch_size=512, precision="bfloat16", compile=True)
-    half = replace(long, batch_size=256)
+    long = Matching(epochs=800, batch_size=512, optimizer="adam", precision="bfloat16", compile=True)
+    # Weights between hidden units: 25,000 and 16,000 steps.
+    inner = replace(long, batch_size=256, optimizer="muon", rate=0.01, level=True)
     # 4,000 steps.
     smaller = Plan("geometric", "training", Architecture("units", 256, 6, heads=4))
     base = Recipe(smaller, replace(long, epochs=84))
@@ -280,7 +291,7 @@ def _paper() -> Sizes:
             deviation=0.1,
         ),
         theirs=_theirs(relational, replace(long, epochs=1, batch_size=64, rate=1e-3, warm_up=100, compile=False), 3),
-        ablation=_ablation(base, (2048, 8192), 44, (relational, 2, 256), 6, (64, 128, 256)),
+        ablation=_ablation(base, (2048, 8192), 44, (relational, 2, 256), 6, (64, 128, 256), 0.002),
         other="fashion-mnist",
         steering=Steering(
             (1.0, 2.0, 4.0, 8.0, 16.0), (1.0, 3.0, 10.0), (64, 256), 512, (0.01, 0.03, 0.1, 0.3), 128, 512, 32
@@ -290,21 +301,21 @@ def _paper() -> Sizes:
             replace(
                 subject,
                 model="mlp:784-32-32-10",
-                runs=12288,
-                training=replace(training, epochs=15, chunk=4096),
+                runs=16384,
+                training=replace(training, weight_decay=0.002, epochs=15, chunk=16384),
                 fresh=512,
             ),
-            Recipe(smaller, replace(half, epochs=560, rate=6e-4, level=True)),
+            Recipe(smaller, replace(inner, epochs=390)),
         ),
         cnn=(
             Subject(
                 "coset.papers.weightflow.cnn:Small",
                 "fashion-mnist",
                 8192,
-                Collect(epochs=1, batch_size=64, precision="tf32", chunk=1024),
+                Collect(weight_decay=0.004, epochs=2, batch_size=64, precision="tf32", chunk=8192),
                 fresh=256,
             ),
-            Recipe(smaller, replace(half, epochs=250, rate=1e-3, level=True)),
+            Recipe(smaller, replace(inner, epochs=500)),
         ),
         count=1024,
         near=256,

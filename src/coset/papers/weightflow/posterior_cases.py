@@ -56,7 +56,7 @@ def _flow(
     geometry: Geometry, width: int, epochs: int, batch: int, group: int = 64, function: float = 1.0, rate: float = 2e-3
 ) -> Recipe:
     plan = Plan(geometry, "ot", Architecture(width=width, depth=3, heads=4), group=group)
-    return Recipe(plan, Matching(epochs, batch, rate, warm_up=100, average=0.995, function=function))
+    return Recipe(plan, Matching(epochs, batch, rate, "adam", warm_up=100, average=0.995, function=function))
 
 
 CASES = {

@@ -1,0 +1,82 @@
+"""Networks that are left out of the learning, to see how well it carries over."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import coset
+from coset import zoo
+from coset.data import Split
+from coset.errors import CosetError
+from coset.flow.api import Flow
+from coset.flow.architecture import Architecture
+from coset.flow.matching import Matching
+from coset.inference.drive import Epoch
+from coset.populations.population import Population
+
+SMALL = Architecture(width=32, depth=2, heads=2)
+MODEL = zoo.build("mlp:3-4-2")
+SYM = coset.symmetry(MODEL, zoo.example_input(MODEL))
+SPLIT = Split(torch.randn(64, 3, generator=torch.Generator().manual_seed(2)), torch.arange(64) % 2)
+
+
+def networks(n: int) -> Population:
+    """Networks three times as large as their starts."""
+    generator = torch.Generator().manual_seed(0)
+    starts = {name: torch.randn(n, *x.shape, generator=generator) for name, x in MODEL.state_dict().items()}
+    return Population({name: 3 * x for name, x in starts.items()}, starts)
+
+
+@pytest.mark.parametrize("coupling", ["training", "ot", "independent"])
+def test_nothing_is_learned_from_them(coupling: str) -> None:
+    """Without alignment, which is to the first network: the flow is that of the others, bit for bit."""
+    found = []
+    for population, unseen in ((networks(72), 8), (networks(72)[:64], 0)):
+        flow = Flow(SYM, "geometric", coupling, architecture=SMALL, align=False)  # type: ignore[arg-type]
+        flow.fit(population, Matching(epochs=2, batch_size=32, unseen=unseen), model=MODEL, data=SPLIT)
+        found.append(flow.sample(4, 4, generator=torch.Generator().manual_seed(0)))
+    assert all(torch.equal(x, found[1][name]) for name, x in found[0].items())
+
+
+def test_the_error_is_that_of_the_velocity(tmp_path: Path) -> None:
+    """Of a Euclidean flow in the last epoch, with the weights that samples are drawn with."""
+    population, count = networks(80), 16
+    told: list[Epoch] = []
+    flow = Flow(SYM, "euclidean", architecture=SMALL)
+    flow.fit(population, Matching(epochs=3, batch_size=32, unseen=count), progress=told.append, out=tmp_path)
+    fitted = flow.fitted
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
+    starts, ends = (fitted.encode(x)[64:][order] for x in (population.starts or {}, population.states))
+    time = (torch.arange(count) + 0.5) / count
+    at = time.unsqueeze(-1)
+    with torch.no_grad():
+        error = fitted.field((1 - at) * starts + at * ends, time) - (ends - starts)
+    expected = (error / coset.flow.field.units(fitted.space, fitted.field.standardize)).square().mean()
+    assert told[-1].more["unseen"] == pytest.approx(float(expected), rel=1e-4)
+    lines = (tmp_path / "flow" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["unseen"] for line in lines] == [epoch.more["unseen"] for epoch in told]
+
+
+def test_it_shows_that_few_networks_are_learned_by_heart() -> None:
+    ratios = []
+    for n, epochs in ((528, 20), (48, 200)):
+        told: list[Epoch] = []
+        flow = Flow(SYM, "euclidean", architecture=SMALL)
+        flow.fit(networks(n), Matching(epochs=epochs, batch_size=32, unseen=16), progress=told.append)
+        ratios.append(told[-1].more["unseen"] / told[-1].loss)
+    assert ratios[0] < 3 < 10 < ratios[1]
+
+
+def test_without_them_nothing_is_told() -> None:
+    told: list[Epoch] = []
+    Flow(SYM, "euclidean", architecture=SMALL).fit(networks(32), Matching(epochs=1), progress=told.append)
+    assert told[0].more == {}
+
+
+def test_some_are_left_to_learn_from() -> None:
+    with pytest.raises(CosetError, match="leaves none of 32 networks"):
+        Flow(SYM, "euclidean", architecture=SMALL).fit(networks(32), Matching(epochs=1, unseen=32))
+    with pytest.raises(CosetError, match="unseen must be finite and not negative"):
+        Matching(unseen=-1)
