@@ -37,7 +37,8 @@ NOTES = (
     f"Networks {MODEL.removeprefix('mlp:')}, each coupled with its own start; a transformer of one token a unit: on "
     "CUDA of width 512 and depth 8 in bfloat16, on batches of 512; else of width 128 and depth 4, on batches of 64.",
     "coset: a Euclidean flow that counts errors of velocities, as the plain loop does. On CUDA steps are compiled and "
-    "captured. geometric, outputs: the default, which lives on spheres and also counts errors of outputs.",
+    "captured. geometric, outputs: the default, which lives on spheres, also counts errors of outputs, and has Muon in "
+    "place of Adam.",
     "plain torch: the same blocks in a module of tokens, torch.optim.AdamW, clipping and an average of the weights.",
     "learning: the fastest epoch but the first, in CPU seconds on a CPU. sampling: 32 steps of Heun's method.",
     "arithmetic: GFLOP of the plain network at the speed of a large matrix product, over the step or the sample.",
