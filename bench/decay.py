@@ -1,4 +1,4 @@
-"""How well networks can be generated, by the rate and the weight decay that they were trained with.
+"""How well networks can be generated, by the rate, the weight decay and the epochs that they were trained with.
 
 python bench/decay.py: some 12 minutes of one core for each row. Networks 784-16-16-10 on 6,000 images of MNIST, and a
 geometric flow that is learned by Muon. "unseen" is the error on 128 networks that the flow has not learned from.
@@ -18,14 +18,21 @@ from coset.papers.weightflow.study import FRESH, Subject
 from coset.populations import Collect, Population, collect
 from coset.populations.scores import scores
 
-PAIRS = ((0.1, 5e-4), (0.1, 5e-3), (0.03, 1e-2))  # rates and weight decays
-IMAGES, EPOCHS, BATCH = 6000, 12, 64
+TRAININGS = (  # rates, weight decays and epochs
+    (0.1, 5e-4, 12),
+    (0.1, 5e-3, 12),
+    (0.03, 1e-2, 12),
+    (0.03, 2e-2, 12),
+    (0.03, 1e-2, 6),
+    (0.03, 1e-2, 24),
+)
+IMAGES, BATCH = 6000, 64
 LEFT_OUT, MEASURED = 128, 128
 
 
-def row(rate: float, decay: float, networks: int, epochs: int) -> str:
+def row(rate: float, decay: float, trained_for: int, networks: int, epochs: int) -> str:
     """Accuracies of samples and of fresh networks, and the errors of the flow."""
-    training = Collect(rate=rate, weight_decay=decay, epochs=EPOCHS, batch_size=BATCH, chunk=networks)
+    training = Collect(rate=rate, weight_decay=decay, epochs=trained_for, batch_size=BATCH, chunk=networks)
     subject = Subject("mlp:784-16-16-10", "mnist", networks, training)
     model, images = subject.build(), data.load("mnist")
     train = some(images.train, IMAGES)
@@ -42,7 +49,8 @@ def row(rate: float, decay: float, networks: int, epochs: int) -> str:
         "-" if found is None else f"{found.mean:.4f}"
         for found in (scores(x, model, images.test).accuracies for x in (made, trained(MEASURED, FRESH).states))
     ]
-    return f"{rate:<8g}{decay:<8g}{means[0]:>9}{means[1]:>9}{told[-1].loss:>9.2f}{told[-1].more['unseen']:>9.2f}"
+    found = f"{means[0]:>9}{means[1]:>9}{told[-1].loss:>9.2f}{told[-1].more['unseen']:>9.2f}"
+    return f"{rate:<8g}{decay:<8g}{trained_for:<8}{found}"
 
 
 def main() -> None:
@@ -50,9 +58,9 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=2048)
     parser.add_argument("--epochs", type=int, default=20, help="of the flow")
     given = parser.parse_args()
-    print(f"{'rate':<8}{'decay':<8}{'samples':>9}{'trained':>9}{'loss':>9}{'unseen':>9}")
-    for pair in PAIRS:
-        print(row(*pair, given.networks, given.epochs), flush=True)
+    print(f"{'rate':<8}{'decay':<8}{'epochs':<8}{'samples':>9}{'trained':>9}{'loss':>9}{'unseen':>9}")
+    for training in TRAININGS:
+        print(row(*training, given.networks, given.epochs), flush=True)
 
 
 if __name__ == "__main__":

@@ -161,6 +161,21 @@ def test_descent_is_that_of_the_gradient() -> None:
             torch.testing.assert_close(found[name][k], p.detach() - 0.3 * gradient, atol=1e-6, rtol=1e-5)
 
 
+@pytest.mark.slow
+def test_few_gradients_are_told_as_they_were_measured(out: Path) -> None:
+    record = reproduce("weightflow/deep", Settings(out=out))
+    rows, given = record["data"], SIZES["smoke"].finish
+    (claim,) = (one for one in record["claims"] if "gradients" in one["text"])
+    assert f"with {given.steps} gradients" in claim["text"] and claim["text"].endswith("took 88")
+    guided = max(row["accuracy"] for row in rows["guided"] if row["strength"])
+    ends = {one["kind"]: one["trace"][-1] for one in rows["descents"]}
+    assert {one["step"] for one in ends.values()} == {given.steps}
+    assert claim["ours"].startswith(
+        f"{ends['samples']['accuracy']:.4f} by descent from samples, {guided:.4f} by guidance"
+    )
+    assert claim["ours"].endswith(f"{ends['untrained']['accuracy']:.4f} by descent from the starts of the flow")
+
+
 def test_the_best_descent_is_found() -> None:
     rows = [
         {"kind": "untrained", "rate": 0.1, "trace": [{"step": 0, "accuracy": 0.1}, {"step": 8, "accuracy": 0.5}]},
@@ -218,4 +233,7 @@ def test_a_flow_that_lies_there_has_its_cost(tmp_path: Path, monkeypatch: pytest
     monkeypatch.undo()
     found = recipe.cost(settings, subject)
     assert found["minutes"] > 0 and found["parameters"] > 1000 and found["memory"] is None
+    assert list(found["errors"]) == ["loss"]
+    watched = replace(recipe, matching=replace(recipe.matching, epochs=1, unseen=8))
+    assert watched.cost(settings, subject)["errors"]["unseen"] > 0
     assert subject.minutes(settings) > 0

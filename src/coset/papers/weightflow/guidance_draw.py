@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from coset.papers.drawing import FAINT, panels, style
 from coset.papers.weightflow.descent import FROM_SAMPLES, STARTS, UNTRAINED, best_of
 from coset.papers.weightflow.draw import SAMPLES, TRAINED
-from coset.papers.weightflow.guidance import PLACES, best_guided
+from coset.papers.weightflow.steered import PLACES, best_guided
 from coset.report.palette import HUES
 
 

@@ -76,9 +76,10 @@ class Sizes:
 
     subject, ours: the networks of Table 2 and our flows, the first being the one of the other exhibits. thesis, theirs:
     those of the thesis, as it learned them. other: images that the flow is guided on. deep, cnn: other networks, and
-    their flows. count: samples that are measured; near: those whose nearest training network is looked for. steps: of
-    Heun's method. fewer_steps: those of flows that are compared with one another only, and of the thesis's, whose
-    networks take long. solvers: others that are compared with Heun's.
+    their flows. finish: gradients of their own loss that samples of those are given. count: samples that are measured;
+    near: those whose nearest training network is looked for. steps: of Heun's method. fewer_steps: those of flows that
+    are compared with one another only, and of the thesis's, whose networks take long. solvers: others that are compared
+    with Heun's.
     """
 
     subject: Subject
@@ -91,6 +92,7 @@ class Sizes:
     widths: Widths
     deep: tuple[Subject, Recipe]
     cnn: tuple[Subject, Recipe]
+    finish: Steering
     count: int
     near: int
     steps: int
@@ -209,6 +211,7 @@ def _smoke() -> Sizes:
             replace(subject, model="coset.papers.weightflow.cnn:Small", runs=64, training=replace(training, epochs=2)),
             base,
         ),
+        finish=Steering((0.3,), (), (4,), 32, (0.1,), batch=32, steps=4, every=4),
         count=64,
         near=64,
         steps=4,
@@ -257,6 +260,7 @@ def _short() -> Sizes:
             ),
             replace(base, matching=replace(inner, epochs=38)),
         ),
+        finish=Steering((0.1, 0.3), (), (64,), 256, (0.03, 0.1, 0.3, 1.0), batch=256, steps=64, every=64),
         count=256,
         near=256,
         steps=32,
@@ -272,7 +276,7 @@ def _paper() -> Sizes:
     # 48 steps in an epoch: 38,000 of them.
     long = Matching(epochs=800, batch_size=512, optimizer="adam", precision="bfloat16", compile=True)
     # Weights between hidden units: 25,000 and 16,000 steps.
-    inner = replace(long, batch_size=256, optimizer="muon", rate=0.01, level=True)
+    inner = replace(long, batch_size=256, optimizer="muon", rate=0.01, level=True, unseen=256)
     # 4,000 steps.
     smaller = Plan("geometric", "training", Architecture("units", 256, 6, heads=4))
     base = Recipe(smaller, replace(long, epochs=84))
@@ -302,7 +306,7 @@ def _paper() -> Sizes:
                 subject,
                 model="mlp:784-32-32-10",
                 runs=16384,
-                training=replace(training, rate=0.03, weight_decay=0.003, epochs=15, chunk=16384),
+                training=replace(training, rate=0.03, weight_decay=0.005, epochs=15, chunk=16384),
                 fresh=512,
             ),
             Recipe(smaller, replace(inner, epochs=390)),
@@ -317,6 +321,7 @@ def _paper() -> Sizes:
             ),
             Recipe(smaller, replace(inner, epochs=500)),
         ),
+        finish=Steering((0.1, 0.3), (), (64,), 256, (0.03, 0.1, 0.3, 1.0), batch=256, steps=64, every=64),
         count=1024,
         near=256,
         steps=100,

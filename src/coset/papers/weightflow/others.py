@@ -1,4 +1,8 @@
-"""Other networks than those with one hidden layer: two hidden layers, and a convolutional one."""
+"""Other networks than those with one hidden layer: two hidden layers, and a convolutional one.
+
+Where samples are not quite as good as trained networks, few gradients may make them so. How few is measured, too, and
+what as many do for networks that no flow has led anywhere.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,13 @@ from matplotlib.figure import Figure
 from coset.papers.drawing import legend, panels, style
 from coset.papers.outcome import Claim, Outcome, noted_once
 from coset.papers.settings import Settings
+from coset.papers.weightflow.descent import FROM_SAMPLES, UNTRAINED, best_of, seen_at
 from coset.papers.weightflow.draw import PUBLISHED, SAMPLES, TRAINED, histograms, names, reach
 from coset.papers.weightflow.measure import closeness, collected, cost, fresh, generated, whole
 from coset.papers.weightflow.mnist import novelty_claims
 from coset.papers.weightflow.networks import SIZES, absent, title
 from coset.papers.weightflow.published import DEEP
+from coset.papers.weightflow.steered import Row, Steered, best_guided
 from coset.papers.weightflow.study import Recipe, Subject
 from coset.papers.weightflow.verdicts import CLOSE, as_good, claim
 
@@ -57,6 +63,8 @@ def _outcome(settings: Settings, subject: Subject, recipe: Recipe, published: di
     made = generated(settings, subject, recipe, min(sizes.count, subject.fresh), sizes.steps)
     trained = fresh(settings, subject)
     near = closeness(settings, subject, recipe, sizes.near, sizes.steps)
+    steered = Steered(subject, recipe, "their own", subject.images, sizes.finish, sizes.near, sizes.steps)
+    guided, descents = steered.guided(settings), steered.descents(settings)
     data = {
         "title": title(subject),
         "networks": networks,
@@ -64,9 +72,15 @@ def _outcome(settings: Settings, subject: Subject, recipe: Recipe, published: di
         "samples": {key: made[key] for key in SHOWN},
         "trained": {key: trained[key] for key in SHOWN},
         "closeness": near,
+        "guided": guided,
+        "descents": descents,
         "published": published,
     }
-    claims = [_accuracy(settings.scale, subject, made, trained, published), *novelty_claims(settings.scale, near)]
+    claims = [
+        _accuracy(settings.scale, subject, made, trained, published),
+        _finished(settings, subject, guided, descents, trained),
+        *novelty_claims(settings.scale, near),
+    ]
     return Outcome(data, noted_once(claims))
 
 
@@ -80,4 +94,20 @@ def _accuracy(scale: str, subject: Subject, made: Any, trained: Any, published: 
         f"{whole(trained)['accuracy']:.4f}",
         as_good(ours, theirs),
         f"As accurate: less than {100 * CLOSE:g} points below. The flow learns from {subject.runs} networks.",
+    )
+
+
+def _finished(settings: Settings, subject: Subject, guided: list[Row], descents: list[Row], trained: Any) -> Claim:
+    ((count, best),) = best_guided(guided).items()
+    after, alone = (seen_at(best_of(descents, kind, count), count) for kind in (FROM_SAMPLES, UNTRAINED))
+    training, wanted = subject.training, trained["accuracy"]["mean"]
+    whole_training = training.epochs * (len(subject.images(settings).train) // training.batch_size)
+    return claim(
+        settings.scale,
+        f"with {count} gradients samples are as accurate as trained networks, which took {whole_training}",
+        None,
+        f"{after:.4f} by descent from samples, {best['accuracy']:.4f} by guidance; trained {wanted:.4f}; "
+        f"{alone:.4f} by descent from the starts of the flow",
+        as_good(max(after, best["accuracy"]), wanted),
+        f"On {best['batch']} training images each; the best of several rates and strengths, by test accuracy.",
     )

@@ -134,7 +134,8 @@ class Recipe:
 
         def say(epoch: Epoch) -> None:
             if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
-                settings.say(f"{about}, epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}")
+                more = "".join(f", {name} {value:.4f}" for name, value in epoch.more.items())
+                settings.say(f"{about}, epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}{more}")
 
         if _on_cuda(settings):
             torch.cuda.reset_peak_memory_stats()
@@ -150,8 +151,10 @@ class Recipe:
             checkpoint_every=max(self.matching.epochs // SAID, 1),
         )
         lines = (folder / "flow" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        epochs = [json.loads(line) for line in lines]
         cost = {
-            "minutes": sum(float(json.loads(line)["seconds"]) for line in lines) / 60,
+            "minutes": sum(float(epoch["seconds"]) for epoch in epochs) / 60,
+            "errors": {name: epochs[-1][name] for name in ("loss", "unseen") if name in epochs[-1]},
             "parameters": sum(p.numel() for p in flow.fitted.field.network.parameters()),
             "memory": torch.cuda.max_memory_allocated() / 2**30 if _on_cuda(settings) else None,
         }
@@ -160,7 +163,7 @@ class Recipe:
         return flow
 
     def cost(self, settings: Settings, subject: Subject) -> dict[str, Any]:
-        """The minutes of learning, the weights of the network, and the most memory of a GPU meanwhile, in GiB."""
+        """The minutes of learning, the last errors, the weights of the network, and the most memory of a GPU in GiB."""
         self.learned(settings, subject)
         return _cost(self._folder(settings, subject))
 
