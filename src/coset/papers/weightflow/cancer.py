@@ -57,8 +57,8 @@ class Sizes:
     subject: the networks of the thesis, iterations of few runs. many: about as many of which each is the end of a run
     of its own, for our flows: coupled with their own starts, iterations would have no more starts than there are runs.
     architecture, matching: of all flows; those of the thesis predict end points at times ~ Beta(1, 2) and have noise on
-    their paths. samples: that are measured, drawn in `steps` of Heun's method. near: those whose nearest training
-    network is looked for. networks: between which barriers are measured.
+    their paths, ours are learned by Muon. samples: that are measured, drawn in `steps` of Heun's method. near: those
+    whose nearest training network is looked for. networks: between which barriers are measured.
     """
 
     subject: Subject
@@ -74,8 +74,8 @@ class Sizes:
         """One of the flows."""
         how, ours = KINDS[kind], kind == OURS
         plan = Plan(geometry, how.coupling, self.architecture, "velocity" if ours else "endpoint", align=how.align)
-        theirs = replace(self.matching, times="beta", noise=1e-3)
-        return Recipe(plan, self.matching if ours else theirs, outputs=ours)
+        learned = {"optimizer": "muon", "rate": None} if ours else {"times": "beta", "noise": 1e-3}
+        return Recipe(plan, replace(self.matching, **learned), outputs=ours)
 
 
 RUNS = Collect("adam", 1e-3, weight_decay=0.0, epochs=50, batch_size=32, schedule="constant", every=4, skip=10)
@@ -181,7 +181,8 @@ def flow_claims(
         + f"; trained {_both(networks['fresh'])}",
         all(_test(flows[g][OURS]) >= _test(networks["fresh"]) - CLOSE for g in GEOMETRIES),
         f"As accurate: at most {CLOSE:g} below, on the test examples, networks at the end of their training, which is "
-        "what our flow learns from: each of a run of its own and coupled with its start, and errors of outputs count.",
+        "what our flow learns from: each of a run of its own and coupled with its start, errors of outputs count, and "
+        "the optimizer is Muon.",
     )
     yield claim(
         scale,
