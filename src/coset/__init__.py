@@ -182,8 +182,12 @@ _HOMES = {
     "wasserstein": "coset.solutions",
 }
 
+_PARTS = ("assignment", "data", "flow", "papers", "populations", "state", "weightspace", "zoo")
+
 
 def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return importlib.import_module(f"coset.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'coset' has no attribute {name!r}")
     found = getattr(importlib.import_module(_HOMES[name]), name)
@@ -192,4 +196,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*__all__, *_PARTS])
