@@ -12,6 +12,7 @@ def test_names_and_parts_need_no_import_of_their_own() -> None:
     code = """
 import sys, coset
 assert "torch" not in sys.modules
+coset.alignment.Activations, coset.checkpoint.open_state, coset.report.save
 coset.assignment.solve, coset.data.load, coset.flow.Architecture, coset.papers.reproduce
 coset.populations.Collect, coset.state.of, coset.weightspace, coset.zoo.build
 assert all(getattr(coset, name) is not None for name in dir(coset))

@@ -182,7 +182,19 @@ _HOMES = {
     "wasserstein": "coset.solutions",
 }
 
-_PARTS = ("assignment", "data", "flow", "papers", "populations", "state", "weightspace", "zoo")
+_PARTS = (
+    "alignment",
+    "assignment",
+    "checkpoint",
+    "data",
+    "flow",
+    "papers",
+    "populations",
+    "report",
+    "state",
+    "weightspace",
+    "zoo",
+)
 
 
 def __getattr__(name: str) -> Any:

@@ -27,8 +27,7 @@ class Watch:
             self.first = done
             if done > 1:
                 self._announce(f"{text}, resumed")
-        told = {"loss": epoch.loss, **epoch.more}
-        self._show(", ".join([text, *(f"{name} {value:.4f}" for name, value in told.items())]), done)
+        self._show(f"{text}, {epoch.errors}", done)
 
 
 @contextmanager

@@ -33,6 +33,11 @@ class Epoch:
     copy: int = 0
     more: Mapping[str, float] = field(default_factory=dict)
 
+    @property
+    def errors(self) -> str:
+        """The loss and what else is measured, in words."""
+        return ", ".join(f"{name} {value:.4f}" for name, value in {"loss": self.loss, **self.more}.items())
+
 
 Progress = Callable[[Epoch], None]
 

@@ -59,6 +59,9 @@ class Steering:
     every: int
 
 
+FINISH = Steering((0.1, 0.3), (), (64,), 256, (0.03, 0.1, 0.3, 1.0), batch=256, steps=64, every=64)
+
+
 @dataclass(frozen=True)
 class Widths:
     """flow: learned from `networks` of each of `several`, the first of which is that of Table 2, and sampled for
@@ -260,7 +263,7 @@ def _short() -> Sizes:
             ),
             replace(base, matching=replace(inner, epochs=38)),
         ),
-        finish=Steering((0.1, 0.3), (), (64,), 256, (0.03, 0.1, 0.3, 1.0), batch=256, steps=64, every=64),
+        finish=FINISH,
         count=256,
         near=256,
         steps=32,
@@ -321,7 +324,7 @@ def _paper() -> Sizes:
             ),
             Recipe(smaller, replace(inner, epochs=500)),
         ),
-        finish=Steering((0.1, 0.3), (), (64,), 256, (0.03, 0.1, 0.3, 1.0), batch=256, steps=64, every=64),
+        finish=FINISH,
         count=1024,
         near=256,
         steps=100,

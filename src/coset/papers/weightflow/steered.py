@@ -64,11 +64,15 @@ class Steered:
         """Accuracy along gradient descent, for each start and rate."""
         flow, images = self._once(settings)
 
-        def trace(kind: str, rate: float) -> list[Row]:
-            begin = flow().fitted.base.states(self.count, settings.generator())
+        @cache
+        def begin(kind: str) -> dict[str, Tensor]:
             if kind == FROM_SAMPLES:
-                begin = flow().sample(self.count, self.steps, generator=settings.generator())
-            found = [(0, begin), *descend(self.subject, images().train, begin, rate, self.steering, settings.device)]
+                return flow().sample(self.count, self.steps, generator=settings.generator())
+            return flow().fitted.base.states(self.count, settings.generator())
+
+        def trace(kind: str, rate: float) -> list[Row]:
+            start = begin(kind)
+            found = [(0, start), *descend(self.subject, images().train, start, rate, self.steering, settings.device)]
             return [{"step": step, "accuracy": self._accuracy(settings, each, images())} for step, each in found]
 
         rows = []

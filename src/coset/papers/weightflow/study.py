@@ -134,8 +134,7 @@ class Recipe:
 
         def say(epoch: Epoch) -> None:
             if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
-                more = "".join(f", {name} {value:.4f}" for name, value in epoch.more.items())
-                settings.say(f"{about}, epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}{more}")
+                settings.say(f"{about}, epoch {epoch.epoch} of {epoch.epochs}, {epoch.errors}")
 
         if _on_cuda(settings):
             torch.cuda.reset_peak_memory_stats()
