@@ -4,8 +4,9 @@ python bench/collect.py [--model mlp:784-10-10] [--networks 512] [--batch 128] [
                         [--precision tf32] [--json F.json]
 python bench/collect.py --order [--json F.json]
 
-collect: as `coset.collect` trains. bmm: the same, but each network multiplies the inputs by itself, as `vmap` does by
-itself. one by one: torch.optim.SGD on one network. Inputs are random. On a CPU, seconds are those of one core.
+collect: as `coset.collect` trains. compiled: the same with compile=True, on CUDA. all at once: not in groups. bmm: each
+network multiplies the inputs by itself, as `vmap` does by itself. one by one: torch.optim.SGD on one network. Inputs
+are random. On a CPU, seconds are those of one core.
 
 The limits are for a whole step: what must be moved (weights read twice and written, gradients written and read,
 velocities read and written) over the rate of a copy measured here, and the products (forward, and for the gradients of
@@ -23,7 +24,8 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -96,9 +98,14 @@ def measured(options: Any) -> dict[str, Any]:
     weights = sum(x.numel() * x.element_size() for x in starts.values())
     flops = products(net, {name: x[:2] for name, x in starts.items()}, inputs[: options.batch]) / 2 * n
     bandwidth, rate = copying(device), multiplying(device)
-    found = {
-        "collect": together(settings, net, starts, split, folded=True),
-        "bmm": together(settings, net, starts, split, folded=False),
+    bmm = patch.object(collecting_chunk, "outputs_of_all", unfolded)
+    all_at_once = patch.object(collecting_chunk, "group_size", lambda *_: n)
+    found = {"collect": together(settings, net, starts, split)}
+    if device.type == "cuda":
+        found["compiled"] = together(replace(settings, compile=True), net, starts, split)
+    found |= {
+        "all at once": together(settings, net, starts, split, all_at_once),
+        "bmm": together(settings, net, starts, split, bmm),
         "one by one": alone(settings, net, split),
         "limit: memory": 7 * weights / bandwidth,
         "limit: products": flops / rate,
@@ -115,10 +122,16 @@ def measured(options: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def together(settings: Collect, net: nn.Module, starts: dict[str, Tensor], split: Split, folded: bool) -> float:
-    """Seconds of a step of all networks."""
+def together(
+    settings: Collect,
+    net: nn.Module,
+    starts: dict[str, Tensor],
+    split: Split,
+    change: AbstractContextManager[Any] | None = None,
+) -> float:
+    """Seconds of a step of all networks, with what is changed."""
     generator = torch.Generator(split.inputs.device).manual_seed(0)
-    with nullcontext() if folded else patch.object(collecting_chunk, "outputs_of_all", unfolded):
+    with change or nullcontext():
         chunk = Chunk(settings, net, starts, split, generator)
         return timed(chunk.epoch, split.inputs.device) / chunk.steps
 

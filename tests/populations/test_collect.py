@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,12 +124,16 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Split, Collect]] = {
     "regression": (curve, waves(), Collect(epochs=3, batch_size=10, rate=0.01, noise=0.5)),
     "odd": (lambda: Odd().double(), clusters(), Collect(epochs=3, batch_size=16, rate=0.05)),
     "convolutional": (lambda: convolutional().double(), clusters(), Collect(epochs=2, batch_size=16, rate=0.05)),
+    "compiled": (lambda: convolutional().double(), clusters(),
+                 Collect(epochs=2, batch_size=16, rate=0.05, compile=True)),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_each_network_is_what_torch_trains_alone(case: str) -> None:
+def test_each_network_is_what_torch_trains_alone(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     make, split, settings = CASES[case]
+    if not settings.compile:  # which takes seconds for each number of networks
+        monkeypatch.setattr(collecting_chunk, "group_size", lambda *_: 2)
     found = collect(make(), split, 5, Collect(**{**settings.__dict__, "chunk": 3}), seed=7)
     assert found.labels["run"].tolist() == [0, 1, 2, 3, 4] and found.starts is not None
     for k in range(5):
@@ -254,6 +259,15 @@ def test_captured_steps_are_the_same(
     assert states.allclose(resumed.states, fast.states, 1e-4, 1e-5)
     monkeypatch.setattr(collecting_chunk, "captured", lambda step, *rest: step)
     assert states.allclose(collect(net, split, 5, settings, device="cuda").states, fast.states, 1e-3, 1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_compiled_convolutions_are_the_same(caplog: pytest.LogCaptureFixture) -> None:
+    net, split, settings = convolutional().double(), clusters(), Collect(epochs=2, batch_size=16, rate=0.05)
+    with caplog.at_level(logging.INFO, logger=capture.__name__):
+        fast, slow = (collect(net, split, 5, replace(settings, compile=c), device="cuda") for c in (True, False))
+    assert "cannot be captured" not in caplog.text
+    assert states.allclose(fast.states, slow.states, 1e-9, 1e-9)
 
 
 def test_diverged_networks_are_left_out(caplog: pytest.LogCaptureFixture) -> None:

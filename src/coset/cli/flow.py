@@ -28,6 +28,7 @@ Work = Annotated[
     typer.Option(help="A folder for checkpoints: the same command goes on from there after it was stopped."),
 ]
 Precision = Annotated[str | None, typer.Option(help="float32 if not given, tf32 or bfloat16.")]
+Compile = Annotated[bool, typer.Option("--compile", help="Let torch compile a step, which pays in long runs on CUDA.")]
 Set = Annotated[
     list[str] | None,
     typer.Option(
@@ -58,6 +59,7 @@ def collect(
     ] = None,
     skip: Annotated[int | None, typer.Option(help="Epochs at the beginning of which --every keeps none.")] = None,
     precision: Precision = None,
+    compile: Compile = False,
     start: Annotated[
         str,
         typer.Option(help="normal: weights start as Gaussians, whose density a flow knows; model: as it says itself."),
@@ -88,6 +90,7 @@ def collect(
         every=every,
         skip=skip,
         precision=precision,
+        compile=compile or None,
     )
     net = Net.of(model, args, input, None, False, device)
     run(Request(net, data, runs, output, work, words, start, start_std, split, seed), as_json=json)
@@ -117,7 +120,7 @@ def fit(
     batch_size: Annotated[int | None, typer.Option(help="Networks of a step; 256 if not given.")] = None,
     rate: Annotated[float | None, typer.Option(help="The largest learning rate; 0.02 if not given.")] = None,
     precision: Precision = None,
-    compile: Annotated[bool, typer.Option("--compile", help="Let torch compile a step.")] = False,
+    compile: Compile = False,
     settings: Set = None,
     work: Work = None,
     checkpoint_every: Annotated[int, typer.Option(help="Epochs from one checkpoint to the next.", min=1)] = 20,

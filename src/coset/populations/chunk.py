@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from coset.inference.capture import captured
 from coset.inference.stepping import matmul_precision
 from coset.populations.chunk_loss import per_example
 from coset.populations.collect_settings import Collect
+from coset.populations.grouping import group_size
 from coset.populations.shared_inputs import outputs_of_all
 from coset.solutions.likelihood import likelihood_of
 
@@ -35,7 +36,6 @@ class Chunk:
         self.model = model
         self.networks = _copies(model, starts)
         self._parameters = [x for x in self.networks.values() if x.requires_grad]
-        self._optimizer = settings.optimize(self._parameters)
         self.likelihood = likelihood_of(split.targets)
         # On the device, as a captured step cannot bring it there.
         self.noise = torch.tensor(settings.noise, dtype=torch.float64, device=split.inputs.device)
@@ -54,6 +54,12 @@ class Chunk:
         self._order = torch.zeros(self.steps, self.batch_size, dtype=torch.int64, device=device)
         # Summed on the device: reading a number at each step would make the CPU wait for it.
         self._loss = torch.zeros(n, device=device)
+        first = {name: x[0] for name, x in starts.items()}
+        size = group_size(model, first, split.inputs[: self.batch_size])
+        self._groups = [_Group(self.networks, slice(k, k + size), settings) for k in range(0, n, size)]
+        self._measured: Callable[[Tensors, Tensor, Tensor], Tensor] = self._losses
+        if settings.compile:
+            self._measured = torch.compile(self._losses, dynamic=False)
         self._advance = self._step
         self._is_captured = False
         self.epochs = 0
@@ -79,21 +85,31 @@ class Chunk:
     def _step(self) -> None:
         at = self._order.index_select(0, (self._done % self.steps).view(1)).squeeze(0)
         inputs, targets = self.split.inputs[at], self.split.targets[at]
-        enabled = self.settings.precision == "bfloat16"
-        with torch.autocast(at.device.type, torch.bfloat16, enabled=enabled):
-            outputs = outputs_of_all(self.model, self.networks, inputs)
-        loss = per_example(self.likelihood, outputs, targets, self.noise).flatten(1).sum(1) / len(inputs)
-        gradients: Sequence[Tensor] = torch.autograd.grad(loss.sum(), self._parameters)
-        if decay := self.settings.weight_decay:
-            pairs = zip(gradients, self._parameters, strict=True)
-            gradients = [g.add(p.detach(), alpha=decay) for g, p in pairs]
-        self._optimizer.step(gradients, self._rates.index_select(0, self._done.view(1)).squeeze(0))
+        rate = self._rates.index_select(0, self._done.view(1)).squeeze(0)
+        self._loss += torch.cat([self._moved(group, inputs, targets, rate) for group in self._groups])
         self._done += 1
-        self._loss += loss.detach()
+
+    def _moved(self, group: _Group, inputs: Tensor, targets: Tensor, rate: Tensor) -> Tensor:
+        """The losses of networks before a step, which they take."""
+        loss = self._measured(group.networks, inputs, targets)
+        gradients: Sequence[Tensor] = torch.autograd.grad(loss.sum(), group.trained)
+        if decay := self.settings.weight_decay:
+            pairs = zip(gradients, group.trained, strict=True)
+            gradients = [g.add(p.detach(), alpha=decay) for g, p in pairs]
+        group.optimizer.step(gradients, rate)
+        return loss.detach()
+
+    def _losses(self, networks: Tensors, inputs: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of each network on a minibatch, (n,)."""
+        enabled = self.settings.precision == "bfloat16"
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=enabled):
+            outputs = outputs_of_all(self.model, networks, inputs)
+        return per_example(self.likelihood, outputs, targets, self.noise).flatten(1).sum(1) / len(inputs)
 
     def _changes(self) -> list[Tensor]:
         """All that a step changes."""
-        return [*self._parameters, *self._optimizer.state, self._done, self._loss]
+        remembered = [x for group in self._groups for x in group.optimizer.state]
+        return [*self._parameters, *remembered, self._done, self._loss]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything the next epoch depends on but the random numbers."""
@@ -106,6 +122,15 @@ class Chunk:
         for x, saved in zip(self._changes(), state["changes"], strict=True):
             x.copy_(saved)
         self.kept, self.iterations, self.epochs = state["kept"], state["iterations"], state["epochs"]
+
+
+class _Group:
+    """Some networks of a chunk, as views, and what moves them."""
+
+    def __init__(self, networks: Tensors, some: slice, settings: Collect) -> None:
+        self.networks = {name: x[some].detach().requires_grad_(x.requires_grad) for name, x in networks.items()}
+        self.trained = [x for x in self.networks.values() if x.requires_grad]
+        self.optimizer = settings.optimize(self.trained)
 
 
 def refuse_alone(model: nn.Module, starts: Tensors, inputs: Tensor) -> None:

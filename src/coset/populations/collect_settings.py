@@ -21,7 +21,8 @@ class Collect:
     batch_size: an epoch leaves out the examples that do not fill a batch, other ones each time.
     schedule: of the learning rate, to zero (cosine), after a warm-up (onecycle), or constant.
     precision: bfloat16 runs the model, not the parameters, in 16 bits; tf32 rounds the factors of matrix products on
-    CUDA. noise: standard deviation of the targets of a regression; 1 is half the squared error and a constant.
+    CUDA. compile: let torch compile the model, which pays in long runs of convolutional networks on CUDA.
+    noise: standard deviation of the targets of a regression; 1 is half the squared error and a constant.
     chunk: networks that are trained together, on the same minibatches.
     every, skip: 0 keeps the networks at the end; k > 0 keeps every k-th iteration of every run after `skip` epochs.
     """
@@ -36,6 +37,7 @@ class Collect:
     batch_size: int = 128
     schedule: Literal["cosine", "constant", "onecycle"] = "cosine"
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    compile: bool = False
     noise: float = 1.0
     chunk: int = 4096
     every: int = 0

@@ -1,4 +1,4 @@
-"""Many networks on the same inputs: their first layers are one matrix product."""
+"""Many networks on the same inputs: their first layers are one matrix product, and convolutions are products, too."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 from coset.checks import State
 from coset.errors import ModelError
+from coset.populations.patches import by_patches
 
 
 class WeightsFirst(TorchFunctionMode):
@@ -21,12 +22,19 @@ class WeightsFirst(TorchFunctionMode):
     Under `vmap` over W [n, h, d], with inputs x [m, d] that all networks share, torch folds W x^T into one product
     [n h, d] x [d, m], and its gradient into another. It does not fold x W^T, for which it reads x anew for each of n
     small products. Outputs come as views of [n, h, m]: examples last, along which short rows of units are fast, too.
+
+    Compiled on CUDA, a convolution is W P with the patches P of its inputs, [n, h, c k^2] x [n, c k^2, m places]: what
+    `vmap` makes of n of them is one with n groups, whose gradients are slow where channels are few.
     """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        return (_linear if func is F.linear else func)(*args, **(kwargs or {}))
+        if func is F.linear:
+            func = _linear
+        elif func is F.conv2d and torch.compiler.is_compiling():
+            func = by_patches
+        return func(*args, **(kwargs or {}))
 
 
 def outputs_of_all(model: nn.Module, population: State, inputs: Tensor) -> Tensor:
