@@ -36,6 +36,8 @@ class Muon(Optimizer):
         self._adam = Adam([self._moves])
         self.state = [*self._momenta, *self._adam.state]
 
+    # Products of many shapes take a minute to compile, and are no faster then.
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], rate: Tensor) -> None:
         (whole,) = gradients
@@ -68,7 +70,7 @@ def orthogonal(x: Tensor) -> Tensor:
     first, second, third = COEFFICIENTS
     for _ in range(ITERATIONS):
         a = y @ y.mT
-        y = first * y + (second * a + third * a @ a) @ y
+        y = torch.baddbmm(y, torch.baddbmm(a, a, a, beta=second, alpha=third), y, beta=first)
     found: Tensor = (y.mT if tall else y).to(x.dtype)
     return found
 
