@@ -1,4 +1,4 @@
-"""How well networks can be generated, by the rate, the weight decay and the epochs that they were trained with.
+"""How well networks can be generated, by the rate, the weight decay, the epochs and the schedule of their training.
 
 python bench/decay.py: some 12 minutes of one core for each row. Networks 784-16-16-10 on 6,000 images of MNIST, and a
 geometric flow that is learned by Muon. "unseen" is the error on 128 networks that the flow has not learned from,
@@ -24,13 +24,14 @@ from coset.papers.weightflow.study import FRESH, Subject
 from coset.populations import Collect, Population, collect
 from coset.populations.scores import scores
 
-TRAININGS = (  # rates, weight decays and epochs
-    (0.1, 5e-4, 12),
-    (0.1, 5e-3, 12),
-    (0.03, 1e-2, 12),
-    (0.03, 2e-2, 12),
-    (0.03, 1e-2, 6),
-    (0.03, 1e-2, 24),
+TRAININGS = (
+    Collect(rate=0.1, weight_decay=5e-4, epochs=12),
+    Collect(rate=0.1, weight_decay=5e-3, epochs=12),
+    Collect(rate=0.03, weight_decay=1e-2, epochs=12),
+    Collect(rate=0.03, weight_decay=2e-2, epochs=12),
+    Collect(rate=0.03, weight_decay=1e-2, epochs=6),
+    Collect(rate=0.03, weight_decay=1e-2, epochs=24),
+    Collect(rate=0.03, weight_decay=1e-2, epochs=12, schedule="onecycle"),
 )
 IMAGES, BATCH = 6000, 64
 LEFT_OUT, MEASURED, MOVED = 128, 128, 8
@@ -38,9 +39,9 @@ LEFT_OUT, MEASURED, MOVED = 128, 128, 8
 Starts = Callable[[int, torch.Generator], dict[str, Tensor]]
 
 
-def row(rate: float, decay: float, trained_for: int, networks: int, epochs: int) -> str:
+def row(given: Collect, networks: int, epochs: int) -> str:
     """Accuracies of samples and of fresh networks, the errors of the flow, and how far ends move."""
-    training = Collect(rate=rate, weight_decay=decay, epochs=trained_for, batch_size=BATCH, chunk=networks)
+    training = replace(given, batch_size=BATCH, chunk=networks)
     subject = Subject("mlp:784-16-16-10", "mnist", networks, training)
     model, images = subject.build(), data.load("mnist")
     train = some(images.train, IMAGES)
@@ -59,7 +60,7 @@ def row(rate: float, decay: float, trained_for: int, networks: int, epochs: int)
     ]
     far = moved(model, train, training, subject.starts().states)
     found = f"{means[0]:>9}{means[1]:>9}{told[-1].loss:>9.2f}{told[-1].more['unseen']:>9.2f}{far:>9.2f}"
-    return f"{rate:<8g}{decay:<8g}{trained_for:<8}{found}"
+    return f"{given.rate:<8g}{given.weight_decay:<8g}{given.epochs:<8}{given.schedule:<10}{found}"
 
 
 def moved(model: nn.Module, train: Split, training: Collect, starts: Starts) -> float:
@@ -79,9 +80,10 @@ def main() -> None:
     parser.add_argument("--networks", type=int, default=2048)
     parser.add_argument("--epochs", type=int, default=20, help="of the flow")
     given = parser.parse_args()
-    print(f"{'rate':<8}{'decay':<8}{'epochs':<8}{'samples':>9}{'trained':>9}{'loss':>9}{'unseen':>9}{'moved':>9}")
+    found = "".join(f"{name:>9}" for name in ("samples", "trained", "loss", "unseen", "moved"))
+    print(f"{'rate':<8}{'decay':<8}{'epochs':<8}{'schedule':<10}{found}")
     for training in TRAININGS:
-        print(row(*training, given.networks, given.epochs), flush=True)
+        print(row(training, given.networks, given.epochs), flush=True)
 
 
 if __name__ == "__main__":

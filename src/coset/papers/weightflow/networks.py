@@ -229,7 +229,7 @@ def _short() -> Sizes:
     units = Architecture("units", 128, 4)
     brief = Matching(epochs=40, optimizer="adam", rate=1e-3, warm_up=50)
     base = Recipe(Plan("geometric", "training", units), replace(brief, epochs=30))
-    # Weights between hidden units: 1,600 and 1,200 steps.
+    # Weights between hidden units: 1,700 and 1,200 steps.
     inner = replace(brief, batch_size=64, optimizer="muon", rate=0.02, level=True)
     forgetting = replace(training, weight_decay=0.01)
     return Sizes(
@@ -251,17 +251,19 @@ def _short() -> Sizes:
         ),
         widths=_widths(subject, base, 1024, (8, 16), 32),
         deep=(
-            replace(subject, model="mlp:64-16-16-10", training=forgetting),
-            replace(base, matching=replace(inner, epochs=50)),
+            replace(subject, model="mlp:64-16-16-10", runs=8192, training=replace(forgetting, chunk=8192)),
+            replace(base, matching=replace(inner, epochs=13)),
         ),
         cnn=(
             replace(
                 subject,
                 model="coset.papers.weightflow.cnn:Small",
-                runs=2048,
-                training=replace(forgetting, epochs=8, batch_size=32),
+                runs=4096,
+                training=replace(
+                    forgetting, weight_decay=0.02, schedule="onecycle", epochs=8, batch_size=32, chunk=4096
+                ),
             ),
-            replace(base, matching=replace(inner, epochs=38)),
+            replace(base, matching=replace(inner, epochs=19)),
         ),
         finish=FINISH,
         count=256,
