@@ -143,7 +143,8 @@ def test_each_network_is_what_torch_trains_alone(case: str, monkeypatch: pytest.
             assert torch.allclose(found.states[name][k].double(), x.double(), rtol=1e-10, atol=1e-10), name
 
 
-def test_labels_are_those_of_evaluate() -> None:
+def test_labels_are_those_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collecting_chunk, "group_size", lambda *_: 2)
     split, net = clusters(), mlp()
     found = collect(net, split, 4, QUICK)
     for k, state in enumerate(states.unstack(found.states)):

@@ -16,6 +16,7 @@ from coset.inference.stepping import matmul_precision
 from coset.populations.chunk_loss import per_example
 from coset.populations.collect_settings import Collect
 from coset.populations.grouping import group_size
+from coset.populations.members import members
 from coset.populations.shared_inputs import outputs_of_all
 from coset.solutions.likelihood import likelihood_of
 
@@ -25,7 +26,7 @@ Tensors = dict[str, Tensor]
 class Chunk:
     """n networks under way. What has no gradient, frozen parameters and buffers, stays as each start has it.
 
-    kept: the populations that `settings` asks to keep so far, with their iterations.
+    kept: the populations that `settings` asks to keep so far, with their iterations. at_once: networks of a group.
     """
 
     def __init__(
@@ -54,9 +55,10 @@ class Chunk:
         self._order = torch.zeros(self.steps, self.batch_size, dtype=torch.int64, device=device)
         # Summed on the device: reading a number at each step would make the CPU wait for it.
         self._loss = torch.zeros(n, device=device)
-        first = {name: x[0] for name, x in starts.items()}
-        size = group_size(model, first, split.inputs[: self.batch_size])
-        self._groups = [_Group(self.networks, slice(k, k + size), settings) for k in range(0, n, size)]
+        one = {name: x[0] for name, x in starts.items()}
+        self.at_once = group_size(model, one, split.inputs[: self.batch_size])
+        parts = [slice(k, k + self.at_once) for k in range(0, n, self.at_once)]
+        self._groups = [_Group(members(self.networks, part), settings) for part in parts]
         self._measured: Callable[[Tensors, Tensor, Tensor], Tensor] = self._losses
         if settings.compile:
             self._measured = torch.compile(self._losses, dynamic=False)
@@ -127,8 +129,8 @@ class Chunk:
 class _Group:
     """Some networks of a chunk, as views, and what moves them."""
 
-    def __init__(self, networks: Tensors, some: slice, settings: Collect) -> None:
-        self.networks = {name: x[some].detach().requires_grad_(x.requires_grad) for name, x in networks.items()}
+    def __init__(self, networks: Tensors, settings: Collect) -> None:
+        self.networks = {name: x.detach().requires_grad_(x.requires_grad) for name, x in networks.items()}
         self.trained = [x for x in self.networks.values() if x.requires_grad]
         self.optimizer = settings.optimize(self.trained)
 

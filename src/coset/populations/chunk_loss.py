@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from coset import state as states
 from coset.data import Split
+from coset.populations.members import members
 from coset.populations.shared_inputs import outputs_of_all
 from coset.solutions.likelihood import Classification, Likelihood
 
@@ -25,9 +26,24 @@ def per_example(likelihood: Likelihood, outputs: Tensor, targets: Tensor, noise:
 
 @torch.no_grad()
 def measure(
+    model: nn.Module,
+    population: Tensors,
+    split: Split,
+    likelihood: Likelihood,
+    noise: Tensor,
+    batch_size: int,
+    at_once: int,
+) -> tuple[Tensor, Tensor | None]:
+    """The mean loss of each network over a split, (n,), and the accuracy of classifiers; `at_once` at a time."""
+    groups = [members(population, slice(k, k + at_once)) for k in range(0, states.size(population), at_once)]
+    found = [_measured(model, group, split, likelihood, noise, batch_size) for group in groups]
+    shares = [share for _, share in found if share is not None]
+    return torch.cat([loss for loss, _ in found]), torch.cat(shares) if shares else None
+
+
+def _measured(
     model: nn.Module, population: Tensors, split: Split, likelihood: Likelihood, noise: Tensor, batch_size: int
 ) -> tuple[Tensor, Tensor | None]:
-    """The mean loss of each network over a split, (n,), and the accuracy of classifiers."""
     n, device = states.size(population), split.inputs.device
     loss, right = (torch.zeros(n, dtype=torch.float64, device=device) for _ in range(2))
     for inputs, targets in split.minibatches(batch_size, shuffle=False):

@@ -27,7 +27,8 @@ def kept_population(chunk: Chunk, starts: Mapping[str, Tensor], seed: int, first
     if settings.every:
         split = split.subset(min(MEASURED, len(split)), torch.Generator().manual_seed(seed))
     model.eval()
-    found = [measure(model, kept, split, chunk.likelihood, chunk.noise, chunk.batch_size) for kept in chunk.kept]
+    how = split, chunk.likelihood, chunk.noise, chunk.batch_size, chunk.at_once
+    found = [measure(model, kept, *how) for kept in chunk.kept]
     model.train()
     finite = torch.stack([loss.isfinite() for loss, _ in found]).all(0)
     for kept in chunk.kept:
