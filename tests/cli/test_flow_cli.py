@@ -205,11 +205,11 @@ def test_a_stopped_collection_goes_on(run: Run, folder: Path, monkeypatch: pytes
     epoch = coset.populations.chunk.Chunk.epoch
     calls: list[int] = []
 
-    def stopped(self: Any) -> Tensor:
+    def stopped(self: Any, after_step: Callable[[], None]) -> Tensor:
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return epoch(self)
+        return epoch(self, after_step)
 
     with monkeypatch.context() as patch:
         patch.setattr("coset.populations.chunk.Chunk.epoch", stopped)

@@ -19,7 +19,7 @@ from coset import state as states
 from coset.checkpoint import load_state
 from coset.data import Split
 from coset.errors import CosetError, DataError, ModelError
-from coset.inference import Epoch
+from coset.inference import Epoch, drive
 from coset.inference.folder import RowFolder
 
 QUICK = coset.MAP(epochs=4, batch_size=16, rate=0.01)
@@ -246,6 +246,24 @@ class TestFolder:
         assert seen[0].epoch == (4 if every == 1 else 3)
         lines = (tmp_path / "replica-0/metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3, 4, 5, 6]
+
+    def test_long_epochs_are_kept_sooner_than_asked(
+        self, split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def stop(epoch: Epoch) -> None:
+            if epoch.epoch == 3:
+                raise KeyboardInterrupt
+
+        def seen_after(folder: Path) -> int:
+            with pytest.raises(KeyboardInterrupt):
+                coset.fit(make(), split, QUICK, out=folder, progress=stop, checkpoint_every=99)
+            seen: list[Epoch] = []
+            coset.fit(make(), split, QUICK, out=folder, progress=seen.append, checkpoint_every=99)
+            return seen[0].epoch
+
+        assert seen_after(tmp_path / "brief") == 1
+        monkeypatch.setattr(drive, "MOST", 0.0)
+        assert seen_after(tmp_path / "long") == 4
 
     def test_other_settings_are_refused(self, split: Split, tmp_path: Path) -> None:
         coset.fit(make(), split, QUICK, out=tmp_path)

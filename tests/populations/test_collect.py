@@ -26,6 +26,7 @@ from coset import zoo
 from coset.data import Split
 from coset.errors import CosetError, ModelError, StateError
 from coset.inference import Epoch, capture
+from coset.inference.folder import RowFolder
 from coset.inference.randomness import Randomness
 from coset.populations import chunk as collecting_chunk
 from coset.populations.collect import collect
@@ -318,14 +319,39 @@ def test_a_stopped_run_goes_on(tmp_path: Path, at: tuple[int, int], seconds: flo
     seen: list[Epoch] = []
     found = collect(net, split, 5, settings, out=tmp_path, progress=seen.append, checkpoint_seconds=seconds)
     chunk, epoch = at
-    done = min(epoch, 2) if seconds == 0 else 0  # the last epoch needs no checkpoint
-    assert (seen[0].replica, seen[0].epoch) == (chunk, done + 1)
+    assert (seen[0].replica, seen[0].epoch) == (chunk, epoch if seconds == 0 else 1)
     for part in ("states", "starts", "labels"):
         mine, its = getattr(found, part), getattr(whole, part)
         assert list(mine) == list(its) and all(torch.equal(mine[name], its[name]) for name in its), part
     assert found.about == whole.about
     names = sorted(file.name for file in tmp_path.iterdir())
     assert names == ["chunk-00000.safetensors", "chunk-00001.safetensors", "settings.json"]
+
+
+@pytest.mark.parametrize("after", [1, 3, 4, 5, 12])
+def test_an_epoch_that_was_stopped_goes_on_within(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int) -> None:
+    net, split = mlp(torch.float32), clusters(dtype=torch.float32)
+    settings = Collect("adam", epochs=3, batch_size=16, chunk=3, every=2)
+    steps = 3 * (len(split) // 16)
+    assert steps == 12
+    whole = collect(net, split, 3, settings)
+    write, written = RowFolder.checkpoint, [0]
+
+    def counted(self: RowFolder, content: dict[str, Any]) -> None:
+        write(self, {**content, "seconds": content["seconds"] + 1000})
+        written[0] += 1
+        if written[0] == after:
+            raise KillError
+
+    monkeypatch.setattr(RowFolder, "checkpoint", counted)
+    with pytest.raises(KillError):
+        collect(net, split, 3, settings, out=tmp_path, checkpoint_seconds=0)
+    seen: list[Epoch] = []
+    found = collect(net, split, 3, settings, out=tmp_path, progress=seen.append, checkpoint_seconds=0)
+    assert written[0] == steps
+    assert [e.seconds >= 1000 for e in seen] == [True] + [False] * (len(seen) - 1)  # of the whole epoch
+    assert all(torch.equal(x, whole.states[name]) for name, x in found.states.items())
+    assert found.labels["iteration"].tolist() == whole.labels["iteration"].tolist()
 
 
 def test_more_and_fewer_runs_of_one_folder(tmp_path: Path) -> None:
@@ -395,7 +421,7 @@ def test_a_killed_process_goes_on(tmp_path: Path, after: str) -> None:
     settings, data = Collect(epochs=400, batch_size=16, chunk=3), (x, x.argmax(1) % 3)
     seen: list[Epoch] = []
     found = collect(zoo.build("mlp:4-6-3"), data, 6, settings, out=tmp_path, progress=seen.append)
-    assert (seen[0].replica, seen[0].epoch) > tuple(map(int, after.split()))
+    assert (seen[0].replica, seen[0].epoch) >= tuple(map(int, after.split()))
     whole = collect(zoo.build("mlp:4-6-3"), data, 6, settings)
     assert all(torch.equal(x, whole.states[name]) for name, x in found.states.items())
 

@@ -61,8 +61,9 @@ def find_curve(
     (`PAM`). settings: how the curve is learned, and its shape. Of Diracs and Gaussians; the last point of the result is
     the image of `b`.
 
-    `out` is a folder for metrics and checkpoints, one each `checkpoint_every` epochs: called again with the same
-    arguments, this goes on where it was stopped, with the same result. Same arguments, same result.
+    `out` is a folder for metrics and checkpoints, one each `checkpoint_every` epochs, and after a minute at the
+    latest, once an epoch is over: called again with the same arguments, this goes on where it was
+    stopped, with the same result. Same arguments, same result.
     """
     settings = Connect() if settings is None else settings
     alternating = PAM() if pam is True else pam or None

@@ -92,8 +92,9 @@ class Flow:
         more
             populations of other widths, with their symmetries, that are learned together with the first
         out
-            a folder for metrics and checkpoints, one each `checkpoint_every` epochs; called again with the same
-            arguments, `fit` goes on where it was stopped, with the same result
+            a folder for metrics and checkpoints, one each `checkpoint_every` epochs, and after a minute at the
+            latest, once an epoch is over; called again with the same arguments, `fit` goes on where it was stopped,
+            with the same result
         """
         given = population if isinstance(population, Population) else Population(dict(population))
         self._fitted = learn(

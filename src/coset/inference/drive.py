@@ -41,6 +41,8 @@ class Epoch:
 
 Progress = Callable[[Epoch], None]
 
+MOST = 60.0  # seconds after which the end of an epoch is kept, whatever `checkpoint_every` says
+
 
 def drive(
     run: Course,
@@ -56,8 +58,9 @@ def drive(
 ) -> None:
     """Let `run` go through its `epochs`, on from the last checkpoint if there is one.
 
-    `folders` has one for each network of `group`, or none if nothing is kept. Where something diverged, `split` is
-    looked at, and `named` says in the message what it was.
+    `folders` has one for each network of `group`, or none if nothing is kept; else a checkpoint is written every
+    `checkpoint_every` epochs, and after a minute at the latest, once an epoch is over. Where something diverged,
+    `split` is looked at, and `named` says in the message what it was.
     """
     done = 0
     if folders and (checkpoint := folders[0].resume(device)) is not None:
@@ -66,6 +69,7 @@ def drive(
         done = checkpoint["epoch"]
     for own in folders:
         own.keep_metrics(done)
+    saved = time.monotonic()
     for epoch in range(done + 1, epochs + 1):
         begin = time.perf_counter()
         with randomness.active():
@@ -78,9 +82,11 @@ def drive(
         more = [{name: values[k] for name, values in found} for k in range(len(group))]
         for own, (loss, accuracy), others in zip(folders, metrics, more, strict=False):
             own.log({"epoch": epoch, "loss": loss, "accuracy": accuracy, "seconds": seconds, **others})
-        if folders and epoch % checkpoint_every == 0 and epoch < epochs:
+        due = epoch % checkpoint_every == 0 or time.monotonic() - saved >= MOST
+        if folders and due and epoch < epochs:
             content = {"epoch": epoch, "run": run.state_dict(), "randomness": randomness.states}
             folders[0].checkpoint({**content, "group": [list(row) for row in group]})
+            saved = time.monotonic()
         if progress is not None:
             for row, (loss, accuracy), others in zip(group, metrics, more, strict=True):
                 copy = row[1] if len(row) > 1 else 0

@@ -66,8 +66,9 @@ def fit(
     classes; for a regression it returns, and the targets are, (n, outputs) floating. `device` is the model's own unless
     given. Same arguments, same result. Networks that can be are trained at once (see `coset.inference.network`).
 
-    `out` is a folder for metrics and checkpoints, one each `checkpoint_every` epochs. Called again with the same
-    arguments, `fit` goes on where it was stopped, with the same result, and returns finished replicas as they are.
+    `out` is a folder for metrics and checkpoints, one each `checkpoint_every` epochs, and after a minute at the
+    latest, once an epoch is over. Called again with the same arguments, `fit` goes on where it was stopped,
+    with the same result, and returns finished replicas as they are.
     """
     check_run(replicas, checkpoint_every, seed)
     where = resolve(device, states.of(model))

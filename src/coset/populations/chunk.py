@@ -13,7 +13,7 @@ from coset.data import Split
 from coset.errors import CosetError, ModelError
 from coset.inference.capture import captured
 from coset.inference.stepping import matmul_precision
-from coset.populations.chunk_loss import per_example
+from coset.populations.chunk_loss import Outputs, per_example
 from coset.populations.collect_settings import Collect
 from coset.populations.grouping import group_size
 from coset.populations.members import members
@@ -22,11 +22,16 @@ from coset.solutions.likelihood import likelihood_of
 
 Tensors = dict[str, Tensor]
 
+# Steps after which the CPU waits for the device. It could ask for all of an epoch at once, and a checkpoint that it
+# asks for then would be written minutes later.
+QUEUED = 64
+
 
 class Chunk:
     """n networks under way. What has no gradient, frozen parameters and buffers, stays as each start has it.
 
     kept: the populations that `settings` asks to keep so far, with their iterations. at_once: networks of a group.
+    outputs: of such a group on some inputs.
     """
 
     def __init__(
@@ -59,29 +64,36 @@ class Chunk:
         self.at_once = group_size(model, one, split.inputs[: self.batch_size])
         parts = [slice(k, k + self.at_once) for k in range(0, n, self.at_once)]
         self._groups = [_Group(members(self.networks, part), settings) for part in parts]
+        self.outputs: Outputs = self._outputs
         self._measured: Callable[[Tensors, Tensor, Tensor], Tensor] = self._losses
         if settings.compile:
+            self.outputs = torch.compile(self._outputs, dynamic=False)
             self._measured = torch.compile(self._losses, dynamic=False)
         self._advance = self._step
         self._is_captured = False
-        self.epochs = 0
+        self.epochs, self._begun = 0, 0
 
-    def epoch(self) -> Tensor:
-        """Go through the data once; the mean loss of each network on the way, (n,)."""
-        order = torch.randperm(len(self.split), generator=self.generator, device=self._order.device)
-        self._order.copy_(order[: self._order.numel()].view_as(self._order))
-        self._loss.zero_()
+    def epoch(self, after_step: Callable[[], None] = lambda: None) -> Tensor:
+        """Go through the data once, or through the rest of it; the mean loss of each network on the way, (n,)."""
+        if self._begun == 0:
+            order = torch.randperm(len(self.split), generator=self.generator, device=self._order.device)
+            self._order.copy_(order[: self._order.numel()].view_as(self._order))
+            self._loss.zero_()
         with matmul_precision(self.settings.precision):
             if not self._is_captured:
                 self._advance = captured(self._step, self._changes(), [], self._order.device)
                 self._is_captured = True
-            for step in range(1, self.steps + 1):
+            while self._begun < self.steps:
                 self._advance()
-                iteration = self.epochs * self.steps + step
+                self._begun += 1
+                iteration = self.epochs * self.steps + self._begun
                 if self.settings.keeps(iteration, self.steps):
                     self.kept.append({name: x.detach().clone() for name, x in self.networks.items()})
                     self.iterations.append(iteration)
-        self.epochs += 1
+                if self._begun % QUEUED == 0:
+                    self._done.item()
+                after_step()
+        self.epochs, self._begun = self.epochs + 1, 0
         return self._loss / self.steps
 
     def _step(self) -> None:
@@ -105,8 +117,11 @@ class Chunk:
         """The mean loss of each network on a minibatch, (n,)."""
         enabled = self.settings.precision == "bfloat16"
         with torch.autocast(inputs.device.type, torch.bfloat16, enabled=enabled):
-            outputs = outputs_of_all(self.model, networks, inputs)
+            outputs = self._outputs(networks, inputs)
         return per_example(self.likelihood, outputs, targets, self.noise).flatten(1).sum(1) / len(inputs)
+
+    def _outputs(self, networks: Tensors, inputs: Tensor) -> Tensor:
+        return outputs_of_all(self.model, networks, inputs)
 
     def _changes(self) -> list[Tensor]:
         """All that a step changes."""
@@ -114,16 +129,18 @@ class Chunk:
         return [*self._parameters, *remembered, self._done, self._loss]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the next epoch depends on but the random numbers."""
-        changes = [x.detach().clone() for x in self._changes()]
-        return {"changes": changes, "kept": self.kept, "iterations": self.iterations, "epochs": self.epochs}
+        """Everything the next step depends on but the random numbers."""
+        changes = [x.detach().clone() for x in (*self._changes(), self._order)]
+        counts = {"iterations": self.iterations, "epochs": self.epochs, "begun": self._begun}
+        return {"changes": changes, "kept": self.kept, **counts}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a `state_dict`."""
-        for x, saved in zip(self._changes(), state["changes"], strict=True):
+        for x, saved in zip((*self._changes(), self._order), state["changes"], strict=True):
             x.copy_(saved)
-        self.kept, self.iterations, self.epochs = state["kept"], state["iterations"], state["epochs"]
+        self.kept, self.iterations = state["kept"], state["iterations"]
+        self.epochs, self._begun = state["epochs"], state["begun"]
 
 
 class _Group:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from coset import state as states
 from coset.data import Split
 from coset.populations.members import members
-from coset.populations.shared_inputs import outputs_of_all
 from coset.solutions.likelihood import Classification, Likelihood
 
 Tensors = dict[str, Tensor]
+Outputs = Callable[[Tensors, Tensor], Tensor]
+"""Those (n, m, ...) of n networks on inputs (m, ...)."""
 
 
 def per_example(likelihood: Likelihood, outputs: Tensor, targets: Tensor, noise: Tensor) -> Tensor:
@@ -26,7 +29,7 @@ def per_example(likelihood: Likelihood, outputs: Tensor, targets: Tensor, noise:
 
 @torch.no_grad()
 def measure(
-    model: nn.Module,
+    outputs: Outputs,
     population: Tensors,
     split: Split,
     likelihood: Likelihood,
@@ -36,21 +39,21 @@ def measure(
 ) -> tuple[Tensor, Tensor | None]:
     """The mean loss of each network over a split, (n,), and the accuracy of classifiers; `at_once` at a time."""
     groups = [members(population, slice(k, k + at_once)) for k in range(0, states.size(population), at_once)]
-    found = [_measured(model, group, split, likelihood, noise, batch_size) for group in groups]
+    found = [_measured(outputs, group, split, likelihood, noise, batch_size) for group in groups]
     shares = [share for _, share in found if share is not None]
     return torch.cat([loss for loss, _ in found]), torch.cat(shares) if shares else None
 
 
 def _measured(
-    model: nn.Module, population: Tensors, split: Split, likelihood: Likelihood, noise: Tensor, batch_size: int
+    outputs: Outputs, population: Tensors, split: Split, likelihood: Likelihood, noise: Tensor, batch_size: int
 ) -> tuple[Tensor, Tensor | None]:
     n, device = states.size(population), split.inputs.device
     loss, right = (torch.zeros(n, dtype=torch.float64, device=device) for _ in range(2))
     for inputs, targets in split.minibatches(batch_size, shuffle=False):
-        outputs = outputs_of_all(model, population, inputs)
-        loss += per_example(likelihood, outputs, targets, noise).flatten(1).sum(1)
+        found = outputs(population, inputs)
+        loss += per_example(likelihood, found, targets, noise).flatten(1).sum(1)
         if isinstance(likelihood, Classification):
-            right += (outputs.argmax(-1) == targets).flatten(1).sum(1)
+            right += (found.argmax(-1) == targets).flatten(1).sum(1)
     count = len(split) * split.targets[0].numel()
     if isinstance(likelihood, Classification):
         return (loss / count).float(), (right / count).float()

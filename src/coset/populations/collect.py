@@ -141,20 +141,28 @@ class _Job:
         own = None if self.folder is None else RowFolder(self.folder.path)
         if self.folder is not None:
             self.folder.write_settings()
+        before = 0.0  # seconds of the epoch that was stopped
         if own is not None and (found := own.resume(self.split.inputs.device)) and found["group"] == group:
             chunk.load_state_dict(found["run"])
             randomness.states = found["randomness"]
-        saved = time.monotonic()
+            before = found["seconds"]
+        begin = time.perf_counter() - before
+        saved = time.perf_counter()
+
+        def keep() -> None:
+            nonlocal saved
+            now = time.perf_counter()
+            if own is not None and now - saved >= self.checkpoint_seconds:
+                content = {"epoch": chunk.epochs, "run": chunk.state_dict(), "randomness": randomness.states}
+                own.checkpoint({**content, "group": group, "seconds": now - begin})
+                saved = time.perf_counter()
+
         for epoch in range(chunk.epochs + 1, self.settings.epochs + 1):
-            begin = time.perf_counter()
-            losses = chunk.epoch()
+            losses = chunk.epoch(keep)
             loss = float(losses[losses.isfinite()].mean())
-            if own is not None and epoch < self.settings.epochs and time.monotonic() - saved >= self.checkpoint_seconds:
-                content = {"epoch": epoch, "run": chunk.state_dict(), "randomness": randomness.states}
-                own.checkpoint({**content, "group": group})
-                saved = time.monotonic()
             if self.progress is not None:
                 self.progress(Epoch(number, epoch, self.settings.epochs, loss, None, time.perf_counter() - begin))
+            begin = time.perf_counter()
         return chunk
 
 

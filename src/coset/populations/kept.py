@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from coset import state as states
+from coset.inference.stepping import matmul_precision
 from coset.populations.chunk import Chunk
 from coset.populations.chunk_loss import measure
 from coset.populations.population import Population
@@ -28,7 +29,8 @@ def kept_population(chunk: Chunk, starts: Mapping[str, Tensor], seed: int, first
         split = split.subset(min(MEASURED, len(split)), torch.Generator().manual_seed(seed))
     model.eval()
     how = split, chunk.likelihood, chunk.noise, chunk.batch_size, chunk.at_once
-    found = [measure(model, kept, *how) for kept in chunk.kept]
+    with matmul_precision(settings.precision):
+        found = [measure(chunk.outputs, kept, *how) for kept in chunk.kept]
     model.train()
     finite = torch.stack([loss.isfinite() for loss, _ in found]).all(0)
     for kept in chunk.kept:

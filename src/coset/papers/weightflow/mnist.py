@@ -56,7 +56,7 @@ def averages(settings: Settings) -> Outcome:
             and (ours["accuracy"] >= AVERAGED or bool(absent(sizes.subject))),
             absent(sizes.subject) or f"At least the published {AVERAGED}.",
         ),
-        _equal(settings.scale, beside(made, trained), ours, theirs),
+        average_claim(settings.scale, beside(made, trained), ours, theirs, f"about {AVERAGED}"),
     )
     data = {"title": title(sizes.subject), "samples": made["averages"], "trained": trained["averages"]}
     return Outcome(data | {"published": AVERAGED}, noted_once(claims))
@@ -67,6 +67,22 @@ def novelty(settings: Settings) -> Outcome:
     sizes = SIZES[settings.scale]
     found = closeness(settings, sizes.subject, next(iter(sizes.ours.values())), sizes.near, sizes.steps)
     return Outcome({"title": title(sizes.subject), **found}, noted_once(novelty_claims(settings.scale, found)))
+
+
+def average_claim(
+    scale: str, found: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any], published: str | None
+) -> Claim:
+    """Whether the averages of all samples and of all trained networks, which differ as `found`, are equal."""
+    return claim(
+        scale,
+        "the average of samples predicts as well as the average of trained networks",
+        published,
+        f"{ours['accuracy']:.4f} of {ours['count']} samples, {theirs['accuracy']:.4f} of {theirs['count']} trained; "
+        f"{found['better']} examples that only the first has right, {found['worse']} only the second; "
+        f"loss {ours['nll']:.3f} and {theirs['nll']:.3f}",
+        equal(found["better"], found["worse"]),
+        f"As well: within {ERRORS:g} standard errors over the test examples.",
+    )
 
 
 def novelty_claims(scale: str, found: dict[str, Any]) -> list[Claim]:
@@ -146,7 +162,7 @@ def _claims(scale: str, sizes: Sizes, trained: Row, ours: dict[str, Row]) -> lis
             None,
             "The last layer is not normalised here, as its norm is no symmetry: it is the temperature of the softmax.",
         ),
-        _equal(scale, row, row["average"], trained["average"]),
+        average_claim(scale, row, row["average"], trained["average"], f"about {AVERAGED}"),
         claim(
             scale,
             f"learning takes {MINUTES:g} minutes at most",
@@ -177,19 +193,6 @@ def _thesis(settings: Settings, theirs: dict[str, Row]) -> list[Claim]:
         )
         for name, row in theirs.items()
     ]
-
-
-def _equal(scale: str, found: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any]) -> Claim:
-    return claim(
-        scale,
-        "the average of samples predicts as well as the average of trained networks",
-        f"about {AVERAGED}",
-        f"{ours['accuracy']:.4f} of {ours['count']} samples, {theirs['accuracy']:.4f} of {theirs['count']} trained; "
-        f"{found['better']} examples that only the first has right, {found['worse']} only the second; "
-        f"loss {ours['nll']:.3f} and {theirs['nll']:.3f}",
-        equal(found["better"], found["worse"]),
-        f"As well: within {ERRORS:g} standard errors over the test examples.",
-    )
 
 
 def _networks(sizes: Sizes) -> str:

@@ -80,11 +80,11 @@ class Subject:
 
     def _collected(self, settings: Settings, runs: int, seed: int) -> Population:
         folder = self._folder(settings, seed)
-        seconds = [60 * _cost(folder).get("minutes", 0.0)]
+        seconds: dict[str, float] = _cost(folder).get("seconds", {})
 
         def say(epoch: Epoch) -> None:
-            seconds.append(epoch.seconds)
-            write_json(folder / COST, {"minutes": sum(seconds) / 60})
+            seconds[f"part {epoch.replica}, epoch {epoch.epoch}"] = epoch.seconds  # which may come again after a stop
+            write_json(folder / COST, {"minutes": sum(seconds.values()) / 60, "seconds": seconds})
             if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
                 settings.say(f"{self.model}, {self.data}: networks, part {epoch.replica}, epoch {epoch.epoch}")
 
