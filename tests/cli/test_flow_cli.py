@@ -19,6 +19,7 @@ import coset
 from coset import data, zoo
 from coset import state as states
 from coset.checkpoint import save_state
+from coset.cli.flow_parts import Parts
 from coset.cli.flow_sample import asked
 from coset.cli.flow_watch import watching
 from coset.data import DataSet, Split
@@ -257,6 +258,52 @@ def test_whoever_stops_without_a_folder_hears_of_one(
     monkeypatch.setattr("coset.flow.api.learn", stopped)
     result = fit(run)
     assert result.exit_code == 130 and "stopped: with --work FOLDER it could go on" in result.stderr
+
+
+@pytest.mark.parametrize("more", [("--noise", 0.1), ("--log-prob",), ("--guide", "breast-cancer")])
+def test_a_stopped_sampling_goes_on(
+    run: Run, folder: Path, nets: coset.Population, monkeypatch: pytest.MonkeyPatch, more: tuple[object, ...]
+) -> None:
+    monkeypatch.setattr("coset.cli.flow_sample.ON_CPU", 4)
+    fit(run)
+    report(sample(run, *more, "-n", 10, "--json"))
+    whole = coset.Population.load(folder / SAMPLES)
+    (folder / SAMPLES).unlink()
+    write, work = Parts.write, ("--work", "work", *more)
+
+    def stopped(self: Parts, number: int, *given: Any) -> None:
+        if number == 2:
+            raise KeyboardInterrupt
+        write(self, number, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Parts, "write", stopped)
+        result = sample(run, *work, "-n", 10)
+    assert result.exit_code == 130 and not (folder / SAMPLES).exists()
+    assert "stopped: the same command goes on in --work" in result.stderr
+    assert "8 networks sampled before" in sample(run, *work, "-n", 10).stdout
+    found = coset.Population.load(folder / SAMPLES)
+    assert same(found.states, whole.states) and same(found.labels, whole.labels)
+    assert report(sample(run, *work, "-n", 10, "--json"))["networks_per_second"] is None
+    assert report(sample(run, *work, "-n", 17, "--json"))["networks_read"] == 8  # the third batch had fewer networks
+    assert same(coset.Population.load(folder / SAMPLES)[:8].states, whole[:8].states)
+
+
+def test_batches_of_other_samples_are_refused(run: Run, folder: Path, nets: coset.Population) -> None:
+    fit(run)
+    work = ("--work", "work", "--json")
+    report(sample(run, *work))
+    refuses(sample(run, *work, "--seed", 1), "work", "another seed (0, not 1)", "choose another folder")
+    refuses(sample(run, *work, "--steps", 3), "work", "another steps (2, not 3)")
+    fit(run, "--seed", 1)
+    refuses(sample(run, *work), "work", "another flow")
+    (part,) = (folder / "work").iterdir()
+    nets.save(part)
+    refuses(sample(run, *work), part.name, "no samples of this command")
+    part.write_bytes(part.read_bytes()[:100])
+    refuses(sample(run, *work), part.name)
+    (folder / "file").write_text("")
+    refuses(sample(run, "--work", "file", "--json"), "file")
 
 
 def test_samples_are_asked_for(run: Run, folder: Path, flow: coset.Flow) -> None:

@@ -176,6 +176,7 @@ def sample(
     ] = "",
     args: Arguments = None,
     input: Inputs = None,
+    work: Work = None,
     device: Device = "cpu",
     seed: Seed = 0,
     json: Json = False,
@@ -200,6 +201,7 @@ def sample(
         strength,
         log_prob,
         exact,
+        work,
         seed,
     )
     run(request, as_json=json)

@@ -2,31 +2,35 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import typer
-from torch import Tensor
 
 from coset import state as states
-from coset.cli import console, model, outputs, runs
+from coset.cli import console, model, outputs
 from coset.cli.align import Net
 from coset.cli.evaluate import prepare
 from coset.cli.flow_files import described, net_of, open_flow, symmetry_of
+from coset.cli.flow_parts import Parts, batches
+from coset.cli.flow_watch import Steps, stoppable
 from coset.errors import CosetError
 from coset.flow import Flow, Guidance
 from coset.flow.api import BATCH
+from coset.flow.likelihood import Divergence
 from coset.flow.solvers import Progress
 from coset.populations import Population
 from coset.populations.spread import spread
+from coset.report.repeats import plural
 
+ON_CPU = 64  # networks of a batch there, where larger ones are not faster: what is lost if the command is stopped
 EXAMPLES = 256  # that a guided flow is measured on at each step, so that the work does not grow with the data
 
 
@@ -40,6 +44,8 @@ class Request:
         heun when None, and rk4 for densities
     guide, strength
         a data set that the networks should do well on, and how much that counts
+    work
+        a folder for the batches, from which the command goes on
     """
 
     flow: Path
@@ -55,6 +61,7 @@ class Request:
     strength: float | None = None
     log_prob: bool = False
     exact: bool = False
+    work: Path | None = None
     seed: int = 0
 
 
@@ -68,12 +75,7 @@ def run(request: Request, as_json: bool) -> None:
         flow = open_flow(request.flow, request.net.device)
         request = replace(request, net=_net(request, flow))
         flow, guidance = _prepared(request, flow, say)
-    began = time.perf_counter()
-    with _watched(request, as_json) as progress:
-        found, logs = _drawn(request, flow, guidance, condition, progress)
-    rate = request.count / (time.perf_counter() - began)
     how = {
-        "flow": str(request.flow),
         "steps": request.steps,
         "method": _method(request),
         "noise": request.noise,
@@ -82,8 +84,22 @@ def run(request: Request, as_json: bool) -> None:
         "strength": _strength(request),
         "seed": request.seed,
     }
-    about = {**how, **(described(request.net) if request.net.model else {})}
-    population = Population(found, labels={} if logs is None else {"log_prob": logs}, about=about).to("cpu")
+    model_of = described(request.net) if request.net.model else {}
+    began = time.perf_counter()
+    parts, made = [], 0
+    total = request.steps * -(-request.count // _at_once(request))
+    with stoppable(total, "sampling", request.work, as_json) as (show, _):
+        steps = Steps(request.steps, total, show)
+        for part, was_read in _drawn(request, flow, guidance, {**how, **model_of}, steps):
+            parts.append(part)
+            if was_read:
+                steps.skip_batch()
+            else:
+                made += len(part)
+    rate = made / (time.perf_counter() - began)
+    how = {"flow": str(request.flow), **how}
+    population = replace(Population.concat(parts), about={**how, **model_of})
+    logs = population.labels.get("log_prob")
     with outputs.writing("--output", request.output):
         population.save(request.output)
     report = {
@@ -91,7 +107,8 @@ def run(request: Request, as_json: bool) -> None:
         "model": request.net.model or None,
         "device": request.net.device,
         "networks": len(population),
-        "networks_per_second": rate,
+        "networks_read": len(population) - made,
+        "networks_per_second": rate if made else None,
         "log_prob": None if logs is None else spread(logs).record(),
         "output": str(request.output),
         "seconds": time.perf_counter() - begin,
@@ -163,25 +180,34 @@ def _drawn(
     request: Request,
     flow: Flow,
     guidance: Guidance | None,
-    condition: dict[str, list[float]],
+    how: dict[str, Any],
     progress: Progress,
-) -> tuple[dict[str, Tensor], Tensor | None]:
-    """Networks, and their log densities if asked for."""
-    generator = torch.Generator(request.net.device).manual_seed(request.seed)
-    wanted = {name: torch.tensor(numbers).expand(request.count, -1) for name, numbers in condition.items()}
-    how = (request.count, request.steps, _method(request))
-    if request.log_prob:
-        return flow.sample_with_log_prob(
-            *how,
-            divergence="exact" if request.exact else "hutchinson",
-            condition=wanted,
-            generator=generator,
-            progress=progress,
-        )
-    found = flow.sample(
-        *how, noise=request.noise, guidance=guidance, condition=wanted, generator=generator, progress=progress
-    )
-    return found, None
+) -> Iterator[tuple[Population, bool]]:
+    """Batches of networks, with their log densities if asked for, and whether they were made before."""
+    device = request.net.device
+    generator = torch.Generator(device).manual_seed(request.seed)
+    parts = None
+    if request.work is not None:
+        content = hashlib.sha256(request.flow.read_bytes()).hexdigest()[:16]
+        density = "exact" if request.exact else request.log_prob
+        asked = {**how, "flow": content, "density": density, "device": torch.device(device).type}
+        parts = Parts(request.work, json.loads(json.dumps(asked)))
+
+    def make(n: int) -> Population:
+        condition = {name: torch.tensor(numbers).expand(n, -1) for name, numbers in how["condition"].items()}
+        known: dict[str, Any] = {"condition": condition, "generator": generator, "progress": progress}
+        if not request.log_prob:
+            found = flow.sample(n, request.steps, _method(request), noise=request.noise, guidance=guidance, **known)
+            return Population(found)
+        divergence: Divergence = "exact" if request.exact else "hutchinson"
+        found, logs = flow.sample_with_log_prob(n, request.steps, _method(request), divergence=divergence, **known)
+        return Population(found, labels={"log_prob": logs})
+
+    return batches(parts, request.count, _at_once(request), generator, make)
+
+
+def _at_once(request: Request) -> int:
+    return BATCH if torch.device(request.net.device).type == "cuda" else ON_CPU
 
 
 def _method(request: Request) -> str:
@@ -192,21 +218,6 @@ def _strength(request: Request) -> float | None:
     return None if request.guide is None else 1.0 if request.strength is None else request.strength
 
 
-@contextmanager
-def _watched(request: Request, quiet: bool) -> Iterator[Progress]:
-    """A bar over the steps of all batches."""
-    total = request.steps * -(-request.count // BATCH)
-    with runs.epochs(total, 0, "sampling", quiet) as (show, _):
-        taken = 0
-
-        def progress(done: int, steps: int) -> None:
-            nonlocal taken
-            taken += 1
-            show(f"sampling, step {taken} of {total}", taken)
-
-        yield progress
-
-
 def _show(population: Population, report: dict[str, Any]) -> None:
     out = console.stdout()
     out.print(f"{population}")
@@ -214,4 +225,8 @@ def _show(population: Population, report: dict[str, Any]) -> None:
         deviation = "" if logs["std"] is None else f", deviation {logs['std']:,.2f}"
         out.print(f"log density: mean {logs['mean']:,.2f}{deviation}")
     out.print(f"wrote {report['output']}")
-    out.print(f"{report['seconds']:.1f} s, {report['networks_per_second']:.4g} networks a second once it was ready")
+    if report["networks_read"]:
+        out.print(f"{plural(report['networks_read'], 'network')} sampled before")
+    rate = report["networks_per_second"]
+    speed = "" if rate is None else f", {rate:.4g} networks a second once it was ready"
+    out.print(f"{report['seconds']:.1f} s{speed}")

@@ -30,9 +30,35 @@ class Watch:
         self._show(f"{text}, {epoch.errors}", done)
 
 
+class Steps:
+    """Follows the steps of samples, of which there are `steps` for each batch."""
+
+    def __init__(self, steps: int, total: int, show: runs.Show) -> None:
+        self._steps, self._total, self._show = steps, total, show
+        self._taken = 0
+
+    def __call__(self, done: int, steps: int) -> None:
+        self._move(1)
+
+    def skip_batch(self) -> None:
+        """One was made before."""
+        self._move(self._steps)
+
+    def _move(self, steps: int) -> None:
+        self._taken += steps
+        self._show(f"sampling, step {self._taken} of {self._total}", self._taken)
+
+
 @contextmanager
 def watching(parts: int, epochs: int, doing: str, work: Path | None, quiet: bool) -> Iterator[Watch]:
-    """A watch over `parts` of so many epochs each, kept in the folder `work`; nothing is left of one for a refused run.
+    """A watch over `parts` of so many epochs each, kept in the folder `work`."""
+    with stoppable(parts * epochs, doing, work, quiet) as (show, announce):
+        yield Watch(parts, show, announce)
+
+
+@contextmanager
+def stoppable(total: int, doing: str, work: Path | None, quiet: bool) -> Iterator[tuple[runs.Show, runs.Announce]]:
+    """A bar over work that is kept in a folder; nothing is left of one for a refused run.
 
     Whoever stops the work hears how to go on.
     """
@@ -40,9 +66,9 @@ def watching(parts: int, epochs: int, doing: str, work: Path | None, quiet: bool
         if work is not None:
             stack.enter_context(runs.undone(work))
             stack.enter_context(outputs.writing("--work", work))
-        show, announce = stack.enter_context(runs.epochs(parts * epochs, 0, doing, quiet))
+        bar = stack.enter_context(runs.epochs(total, 0, doing, quiet))
         try:
-            yield Watch(parts, show, announce)
+            yield bar
         except KeyboardInterrupt:
             stack.close()  # the bar, before the line that comes after it
             advice = "with --work FOLDER it could go on." if work is None else "the same command goes on in --work."

@@ -18,6 +18,8 @@ Show = Callable[[str, int], None]
 """Called with a text and the number of epochs done."""
 Announce = Callable[[str], None]
 
+GO_ON_FROM = (CHECKPOINT, SOLUTION, "samples-*.safetensors")
+
 
 @contextmanager
 def epochs(total: int, before: int, doing: str, quiet: bool) -> Iterator[tuple[Show, Announce]]:
@@ -44,7 +46,7 @@ def undone(out: Path) -> Iterator[None]:
     try:
         yield
     except CosetError:
-        if not any(out.rglob(CHECKPOINT)) and not any(out.rglob(SOLUTION)):
+        if not any(any(out.rglob(name)) for name in GO_ON_FROM):
             shutil.rmtree(out, ignore_errors=True)
             for parent in made[1:]:
                 with suppress(OSError):  # somebody else may have put something there

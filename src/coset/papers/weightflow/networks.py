@@ -5,8 +5,8 @@ start, with a transformer of one token a unit, and errors of velocities also cou
 1024 networks 784-10-10 of the transformer of width 512 and depth 8, which has 39 million weights, is 1.8 TFLOP.
 
 Networks with weights between hidden units decay more as they are trained, at scale paper briefly and at a lower rate,
-which is warmed up to. Then an end has less of the noise of its start, and depends on it more smoothly: see docs/flows.md,
-"How to learn faster". And there are more of them, since the flow knows few by heart.
+which is warmed up to. Then an end has less of the noise of its start, and depends on it more smoothly: see
+docs/flows.md, "How to learn faster". And there are more of them, since a flow knows few by heart.
 """
 
 from __future__ import annotations
