@@ -97,6 +97,18 @@ def test_standardised_graphs_have_mean_zero_and_deviation_one() -> None:
     assert torch.allclose(back.edges["layers.0.weight"], graph.edges["layers.0.weight"], atol=0.05)
 
 
+def test_statistics_of_many_networks_are_taken_some_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = room("mlp:6-5-3", "euclidean")
+    wiring = Wiring.of(own.sym, own.template)
+    graph = neural_graph({name: 1 + torch.randn(50, *x.shape) for name, x in own.template.items()}, wiring)
+    whole, parts = Standardize(wiring), Standardize(wiring)
+    whole.measure(graph)
+    monkeypatch.setattr("coset.flow.standardize.NUMBERS", 100)
+    parts.measure(graph)
+    for (name, one), other in zip(whole.named_parameters(), parts.parameters(), strict=True):
+        assert torch.allclose(one, other, rtol=1e-6), name
+
+
 def test_numbers_of_a_fixed_place_have_their_own_deviation_and_units_share_theirs() -> None:
     own = room("mlp:3-2-2", "euclidean")
     wiring = Wiring.of(own.sym, own.template)

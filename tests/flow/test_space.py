@@ -51,6 +51,24 @@ def test_rescaled_networks_have_the_same_coordinates(geometry: Geometry) -> None
     assert torch.allclose(own.encode(scaled), own.encode(given), atol=1e-5)
 
 
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_many_networks_are_looked_at_some_at_a_time(geometry: Geometry, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(2)
+    own, given = room("mlp:6-5-3", geometry), population("mlp:6-5-3", 7)
+    x = own.encode(given)
+    base = measured_base(own, x)
+    monkeypatch.setattr("coset.flow.space.COORDINATES", 3 * own.ends.size)
+    assert own.at_once == 3
+    assert torch.equal(own.encode(given), x)
+    again, made = measured_base(own, x), own.ends.state(x.double(), own.template)
+    for name in own.ends.chart.shapes:
+        assert again.means[name] == pytest.approx(base.means[name], rel=1e-12, abs=1e-12)
+        assert again.stds[name] == pytest.approx(base.stds[name], rel=1e-12)
+        assert again.means[name] == pytest.approx(float(made[name].mean()), abs=1e-6)
+        assert again.stds[name] == pytest.approx(float(made[name].std(correction=0)), rel=1e-5)
+    assert own.encode({name: y[:0] for name, y in given.items()}).shape == (0, own.ends.size)
+
+
 def test_an_unknown_geometry_is_refused() -> None:
     with pytest.raises(CosetError, match="euclidean or normalized or geometric, not 'flat'"):
         room("mlp:6-5-3", "flat")  # type: ignore[arg-type]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -91,10 +91,19 @@ def measured_base(room: Space, x: Tensor) -> Base:
 
     What is constant, as biases that start at zero, gets a small deviation, since a density needs one.
     """
-    given = room.ends.chart.state(x.double().cpu(), {name: y.double().cpu() for name, y in room.template.items()})
-    tensors = {name: given[name] for name in room.ends.chart.shapes}
-    means = {name: float(y.mean()) for name, y in tensors.items()}
-    stds = {name: float(y.std(correction=0)) for name, y in tensors.items()}
+    wide = {name: y.double() for name, y in room.template.items()}
+    shapes = room.ends.chart.shapes
+
+    def mean(of: Callable[[str, Tensor], Tensor]) -> dict[str, float]:
+        """Over the entries of each tensor in all networks, some networks at a time."""
+        sums = dict.fromkeys(shapes, 0.0)
+        for part in torch.split(x, room.at_once):
+            given = room.ends.chart.state(part.double(), wide)
+            sums = {name: total + float(of(name, given[name]).sum()) for name, total in sums.items()}
+        return {name: total / max(len(x) * math.prod(shapes[name]), 1) for name, total in sums.items()}
+
+    means = mean(lambda name, y: y)
+    stds = {name: math.sqrt(square) for name, square in mean(lambda name, y: (y - means[name]).square()).items()}
     floor = LEAST * max(stds.values())
     return Base(room, means, {name: max(value, floor) for name, value in stds.items()})
 

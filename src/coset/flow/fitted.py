@@ -51,8 +51,7 @@ class Fitted:
 
     def encode(self, population: State) -> Tensor:
         """[n, D] of networks from any device."""
-        given = check(population, where="the population")
-        return self.space.encode({name: x.to(self.device) for name, x in given.items()})
+        return self.space.encode(check(population, where="the population"))
 
     def batches(
         self,

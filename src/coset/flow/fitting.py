@@ -127,25 +127,24 @@ def learn(
 def _known(plan: Plan, sym: Symmetry, own: Population, conditions: Conditions | None, where: torch.device) -> _Known:
     template = {name: x[0] for name, x in own.states.items()}
     room = space(holding(sym, _shared(sym, own)), template, plan.geometry, _floors(sym, own)).to(where)
-    given: State = {name: x.to(where) for name, x in own.states.items()}
+    given: State = own.states
     if plan.aligns:
-        given = _aligned(given, room)
+        given = _aligned({name: x.to(where) for name, x in given.items()}, room)
     if plan.coupling == "training" and own.starts is None:
         raise CosetError(
             "The coupling 'training' needs to know where each network began, which this population does not: use 'ot'."
         )
-    begun = own.starts
-    starts = None if begun is None else room.encode({name: x.to(where) for name, x in begun.items()})
+    starts = None if own.starts is None else room.encode(own.starts)
     if plan.coupling == "training" and starts is not None:
-        _warn_of_few(starts)
+        _warn_of_few(starts, room.at_once)
     asked = {name: x.to(where) for name, x in own.labels.items() if name in plan.conditions}
     matrix = None if conditions is None else conditions.matrix(asked, len(own))
     return _Known(room, room.encode(given), starts, matrix)
 
 
-def _warn_of_few(starts: Tensor) -> None:
+def _warn_of_few(starts: Tensor, at_once: int) -> None:
     """Iterations of one run have one start, so few runs are few starts, and new ones are unlike all of them."""
-    distinct = len(set(starts.double().sum(1).tolist()))
+    distinct = len({value for part in torch.split(starts, at_once) for value in part.double().sum(1).tolist()})
     if distinct * FEW < len(starts):
         log.warning(
             "these %d networks have %d different starts: coupled with them, a flow learns where these lead and not "

@@ -10,6 +10,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from coset import state as networks
 from coset.checks import State
 from coset.errors import CosetError, StateError
 from coset.symmetries import Symmetry
@@ -18,6 +19,7 @@ from coset.weightspace.factors import unit_norms
 from coset.weightspace.manifold import Manifold, manifold
 
 Geometry = Literal["euclidean", "normalized", "geometric"]
+COORDINATES = 2**23  # of networks that are looked at at a time
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +58,24 @@ class Space:
         """The template with floating tensors in float32, in which fields work."""
         return {name: x.float() if x.is_floating_point() else x for name, x in self.template.items()}
 
-    def encode(self, states: State) -> Tensor:
-        """[n, D] of a population, with units in their order; factors become canonical but in the Euclidean geometry."""
+    @property
+    def at_once(self) -> int:
+        """How many networks to look at at a time."""
+        return max(COORDINATES // max(self.ends.size, 1), 1)
+
+    def encode(self, population: State) -> Tensor:
+        """[n, D] on the device of the space, of a population on any; with units in their order.
+
+        Factors become canonical but in the Euclidean geometry. Some networks at a time, so that of a large population
+        not more is held than its coordinates.
+        """
+        device = self.ends.chart.index.device
+        found = torch.empty(networks.size(population), self.ends.size, device=device)
+        for part in (slice(k, k + self.at_once) for k in range(0, len(found), self.at_once)):
+            found[part] = self._encoded({name: x[part].to(device) for name, x in population.items()})
+        return found
+
+    def _encoded(self, states: State) -> Tensor:
         if self.geometry == "euclidean":
             return self.ends.coordinates(states).float()
         states = self.sym.act(unit_norms(states, self.sym), states)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from coset.weightspace.graph import NeuralGraph
 from coset.weightspace.wiring import Wiring
 
+NUMBERS = 2**22  # of networks that are looked at at a time
 LEAST = 0.02  # a deviation beside those of its layer or block, so that a constant is not divided by nothing
 
 
@@ -37,9 +39,8 @@ class Standardize(nn.Module):
             alike = [0, *(d + 1 for d, size in enumerate(shapes[name][:-1]) if size == 1)]
             if not x.numel():
                 continue
-            x = x.double()
-            mean.copy_(x.mean(alike, keepdim=True)[0])
-            variance = (x - mean).square().mean(alike, keepdim=True)[0]
+            mean.copy_(_mean(x, alike))
+            variance = _mean(x, alike, around=mean)
             typical = variance.mean()
             variance = variance.clamp(min=LEAST**2 * typical) if typical > 0 else torch.ones_like(variance)
             std.copy_(variance.sqrt())
@@ -52,6 +53,19 @@ class Standardize(nn.Module):
     def spread(self, graph: NeuralGraph) -> NeuralGraph:
         """A change in these units as one of weights: x std."""
         return _with(graph, [x * std for x, std in zip(_values(graph).values(), self.stds, strict=True)])
+
+
+def _mean(x: Tensor, alike: list[int], around: Tensor | None = None) -> Tensor:
+    """Of all networks [n, ...] and of what is `alike` in each; or of squared distances to `around`.
+
+    Some networks at a time, as in float64 they are large.
+    """
+    sums = []
+    for part in torch.split(x, max(NUMBERS // x[0].numel(), 1)):
+        wide = part.double()
+        counted = wide if around is None else (wide - around).square()
+        sums.append(counted.sum(alike, keepdim=True)[0])
+    return torch.stack(sums).sum(0) / math.prod(x.shape[d] for d in alike)
 
 
 def _shapes(wiring: Wiring) -> dict[str, tuple[int, ...]]:
