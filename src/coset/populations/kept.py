@@ -38,11 +38,16 @@ def kept_population(chunk: Chunk, starts: Mapping[str, Tensor], seed: int, first
             finite &= x.isfinite().reshape(len(x), -1).all(1)
     runs = finite.nonzero().flatten()
 
+    times = len(chunk.kept)
+
+    def left(x: Tensor) -> Tensor:
+        """[n, ...] without those that diverged; not copied if none did."""
+        return x if len(runs) == len(x) else x[runs]
+
     def joined(parts: list[Tensor]) -> Tensor:
         """[n, ...] of each kept iteration as [runs * iterations, ...]."""
-        return torch.stack([part[runs] for part in parts], 1).flatten(0, 1)
+        return left(parts[0]) if times == 1 else torch.stack([left(part) for part in parts], 1).flatten(0, 1)
 
-    times = len(chunk.kept)
     labels = {"run": (runs + first).float().repeat_interleave(times), "loss": joined([loss for loss, _ in found])}
     shares = [share for _, share in found if share is not None]
     if shares:
@@ -52,6 +57,6 @@ def kept_population(chunk: Chunk, starts: Mapping[str, Tensor], seed: int, first
     tied = owners(states.of(model))
     return Population(
         once(tied, lambda name: joined([kept[name] for kept in chunk.kept])),
-        once(tied, lambda name: starts[name][runs].repeat_interleave(times, 0)),
+        once(tied, lambda name: left(starts[name]) if times == 1 else left(starts[name]).repeat_interleave(times, 0)),
         labels,
     )

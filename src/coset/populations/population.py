@@ -81,6 +81,8 @@ class Population:
         if not parts:
             raise StateError("A population needs at least one part.")
         first, tied = parts[0], owners(parts[0].states)
+        if len(parts) == 1:
+            return first
         for k, part in enumerate(parts[1:], 1):
             _refuse_other(first, part, f"part {k} of the population")
 
