@@ -21,7 +21,7 @@ from coset import state as states
 from coset.checkpoint import save_state
 from coset.cli.flow_parts import Parts
 from coset.cli.flow_sample import asked
-from coset.cli.flow_watch import watching
+from coset.cli.flow_watch import Watch, watching
 from coset.data import DataSet, Split
 from coset.flow import Architecture
 from coset.flow.base import initial_base
@@ -218,7 +218,7 @@ def test_a_stopped_collection_goes_on(run: Run, folder: Path, monkeypatch: pytes
     assert result.exit_code == 130 and result.stdout == "" and "Traceback" not in result.stderr
     assert "stopped: the same command goes on in --work" in result.stderr and not (folder / NETS).exists()
     result = collect(run, *words)
-    assert "part 2 of 3, epoch 1 of 1, resumed" in result.stderr
+    assert "part 2 of 3, epoch 1 of 1, step 1 of 3, resumed" in result.stderr
     one, two = (coset.Population.load(folder / name) for name in ("whole.safetensors", NETS))
     assert same(one.states, two.states) and same(one.labels, two.labels)
     assert report(collect(run, *words, "--json"))["first_epoch"] is None
@@ -258,6 +258,25 @@ def test_whoever_stops_without_a_folder_hears_of_one(
     monkeypatch.setattr("coset.flow.api.learn", stopped)
     result = fit(run)
     assert result.exit_code == 130 and "stopped: with --work FOLDER it could go on" in result.stderr
+
+
+def test_steps_of_long_epochs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[tuple[str, float]] = []
+    said: list[str] = []
+    watch = Watch(2, 3, lambda text, done: shown.append((text, done)), said.append)
+    watch.on_step(2, 24)
+    watch.on_step(3, 24)  # too soon to be seen
+    monkeypatch.setattr("coset.cli.flow_watch.MOMENT", 0.0)
+    watch.on_step(3, 24)
+    watch(coset.inference.Epoch(0, 1, 3, 0.5, None, 1.0))
+    watch.on_step(18, 24)
+    assert said == ["part 1 of 2, epoch 1 of 3, step 2 of 4, resumed"]
+    assert shown == [
+        ("part 1 of 2, epoch 1 of 3, step 2 of 4", 0.5),
+        ("part 1 of 2, epoch 1 of 3, step 3 of 4", 0.75),
+        ("part 1 of 2, epoch 1 of 3, loss 0.5000", 1),
+        ("part 2 of 2, epoch 2 of 3, step 2 of 4, loss 0.5000", 4.5),
+    ]
 
 
 @pytest.mark.parametrize("more", [("--noise", 0.1), ("--log-prob",), ("--guide", "breast-cancer")])

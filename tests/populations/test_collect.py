@@ -347,11 +347,23 @@ def test_an_epoch_that_was_stopped_goes_on_within(tmp_path: Path, monkeypatch: p
     with pytest.raises(KillError):
         collect(net, split, 3, settings, out=tmp_path, checkpoint_seconds=0)
     seen: list[Epoch] = []
-    found = collect(net, split, 3, settings, out=tmp_path, progress=seen.append, checkpoint_seconds=0)
-    assert written[0] == steps
+    heard: list[tuple[int, int]] = []
+
+    def on_step(*done: int) -> None:
+        heard.append((done[0], done[1]))
+
+    found = collect(net, split, 3, settings, out=tmp_path, progress=seen.append, on_step=on_step, checkpoint_seconds=0)
+    assert written[0] == steps and heard == [(k + 1, steps) for k in range(after, steps)]
     assert [e.seconds >= 1000 for e in seen] == [True] + [False] * (len(seen) - 1)  # of the whole epoch
     assert all(torch.equal(x, whole.states[name]) for name, x in found.states.items())
     assert found.labels["iteration"].tolist() == whole.labels["iteration"].tolist()
+
+
+def test_steps_of_all_chunks_are_counted() -> None:
+    heard: list[int] = []
+    collect(mlp(), clusters(), 4, QUICK, on_step=lambda done, total: heard.extend((done, total)))
+    total = 2 * 3 * 4  # chunks, epochs, steps of each
+    assert heard[::2] == list(range(1, total + 1)) and set(heard[1::2]) == {total}
 
 
 def test_more_and_fewer_runs_of_one_folder(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,25 +10,50 @@ from pathlib import Path
 from coset.cli import console, outputs, runs
 from coset.inference import Epoch
 
+MOMENT = 0.1  # seconds between steps that are shown
+
 
 class Watch:
     """Follows the epochs of parts that come one after the other, by their number as replica."""
 
-    def __init__(self, parts: int, show: runs.Show, announce: runs.Announce) -> None:
+    def __init__(self, parts: int, epochs: int, show: runs.Show, announce: runs.Announce) -> None:
         self.first: int | None = None  # the first epoch of this call, counted over all parts
         self.last: Epoch | None = None
-        self._parts, self._show, self._announce = parts, show, announce
+        self._seen, self._begun = 0.0, False
+        self._parts, self._epochs, self._show, self._announce = parts, epochs, show, announce
 
     def __call__(self, epoch: Epoch) -> None:
         self.last = epoch
         done = epoch.replica * epoch.epochs + epoch.epoch
-        part = f"part {epoch.replica + 1} of {self._parts}, " if self._parts > 1 else ""
-        text = f"{part}epoch {epoch.epoch} of {epoch.epochs}"
+        text = self._where(epoch.replica, epoch.epoch)
         if self.first is None:
             self.first = done
-            if done > 1:
-                self._announce(f"{text}, resumed")
+            self._begin(text, done > 1)
         self._show(f"{text}, {epoch.errors}", done)
+
+    def on_step(self, done: int, total: int) -> None:
+        """Follow the steps of an epoch, which may take long, or so little that not all are worth to be seen."""
+        now = time.monotonic()
+        if self._begun and now - self._seen < MOMENT:
+            return
+        self._seen = now
+        each = total // (self._parts * self._epochs)
+        epochs, step = divmod(done - 1, each)
+        part, epoch = divmod(epochs, self._epochs)
+        text = f"{self._where(part, epoch + 1)}, step {step + 1} of {each}"
+        self._begin(text, done > 1)
+        errors = "" if self.last is None else f", {self.last.errors}"
+        self._show(f"{text}{errors}", done / each)
+
+    def _begin(self, text: str, resumed: bool) -> None:
+        """Say once whether something was done before."""
+        if resumed and not self._begun:
+            self._announce(f"{text}, resumed")
+        self._begun = True
+
+    def _where(self, part: int, epoch: int) -> str:
+        named = f"part {part + 1} of {self._parts}, " if self._parts > 1 else ""
+        return f"{named}epoch {epoch} of {self._epochs}"
 
 
 class Steps:
@@ -53,7 +79,7 @@ class Steps:
 def watching(parts: int, epochs: int, doing: str, work: Path | None, quiet: bool) -> Iterator[Watch]:
     """A watch over `parts` of so many epochs each, kept in the folder `work`."""
     with stoppable(parts * epochs, doing, work, quiet) as (show, announce):
-        yield Watch(parts, show, announce)
+        yield Watch(parts, epochs, show, announce)
 
 
 @contextmanager

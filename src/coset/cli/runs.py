@@ -14,7 +14,7 @@ from coset.cli import console
 from coset.errors import CosetError
 from coset.inference.folder import CHECKPOINT, SOLUTION
 
-Show = Callable[[str, int], None]
+Show = Callable[[str, float], None]
 """Called with a text and the number of epochs done."""
 Announce = Callable[[str], None]
 

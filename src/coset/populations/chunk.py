@@ -73,6 +73,11 @@ class Chunk:
         self._is_captured = False
         self.epochs, self._begun = 0, 0
 
+    @property
+    def taken(self) -> int:
+        """Steps so far."""
+        return self.epochs * self.steps + self._begun
+
     def epoch(self, after_step: Callable[[], None] = lambda: None) -> Tensor:
         """Go through the data once, or through the rest of it; the mean loss of each network on the way, (n,)."""
         if self._begun == 0:
@@ -86,10 +91,9 @@ class Chunk:
             while self._begun < self.steps:
                 self._advance()
                 self._begun += 1
-                iteration = self.epochs * self.steps + self._begun
-                if self.settings.keeps(iteration, self.steps):
+                if self.settings.keeps(self.taken, self.steps):
                     self.kept.append({name: x.detach().clone() for name, x in self.networks.items()})
-                    self.iterations.append(iteration)
+                    self.iterations.append(self.taken)
                 if self._begun % QUEUED == 0:
                     self._done.item()
                 after_step()

@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 Draw = Callable[[int, torch.Generator], State]
 """A population of n starts, from a generator on the CPU."""
+OnStep = Callable[[int, int], None]
+"""Told how many steps are done, of how many in all chunks."""
 
 
 def collect(
@@ -45,6 +47,7 @@ def collect(
     device: str | torch.device | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
+    on_step: OnStep | None = None,
     checkpoint_seconds: float = 60.0,
 ) -> Population:
     """`runs` networks trained from independent starts, `settings.chunk` of them at once on the same minibatches.
@@ -52,7 +55,7 @@ def collect(
     The model says only what the network is, as for `coset.fit`. Starts are those of its own initialisation, or the
     population `draw(n, generator)`. Chunk k draws starts and the order of the data from (seed, k): same arguments, same
     result, and who asks for more runs gets the same whole chunks, and more. `progress` gets an `Epoch` with the number
-    of the chunk as replica and the mean loss of its networks.
+    of the chunk as replica and the mean loss of its networks, and `on_step` hears of each step on the way.
 
     Labels are "run", "loss" and, of classifiers, "accuracy", both measured on `data` at the end. Of kept iterations
     they are measured on 2048 examples at most, the same for all, and "iteration" counts from 1. Runs that diverge are
@@ -72,7 +75,8 @@ def collect(
     blank = copy.deepcopy(model).cpu().train()
     own = copy.deepcopy(blank).to(where)
     about = {"model": type(model).__name__, "data": digest(split), "settings": asdict(settings), "seed": seed}
-    job = _Job(blank, own, split, settings, draw, seed, progress, checkpoint_seconds, None, about)
+    chunks = -(-runs // settings.chunk)
+    job = _Job(blank, own, split, settings, draw, seed, chunks, progress, on_step, checkpoint_seconds, None, about)
     first = job.starts(0, 2)
     refuse_alone(own, first, split.inputs[:2])
     if out is not None:
@@ -80,7 +84,7 @@ def collect(
         folder = open_folder(out, settings, seed, model, split, where, **more)
         _refuse_strangers(folder.path)
         job = replace(job, folder=folder)
-    parts = [job.chunk(k, min(settings.chunk, runs - k * settings.chunk)) for k in range(-(-runs // settings.chunk))]
+    parts = [job.chunk(k, min(settings.chunk, runs - k * settings.chunk)) for k in range(chunks)]
     found = Population.concat(parts)
     left = len(set(found.labels["run"].tolist()))
     if left == 0:
@@ -100,7 +104,9 @@ class _Job:
     settings: Collect
     draw: Draw | None
     seed: int
+    chunks: int
     progress: Progress | None
+    on_step: OnStep | None
     checkpoint_seconds: float
     folder: RunFolder | None
     about: dict[str, Any]
@@ -149,16 +155,19 @@ class _Job:
         begin = time.perf_counter() - before
         saved = time.perf_counter()
 
-        def keep() -> None:
+        def after_step() -> None:
             nonlocal saved
             now = time.perf_counter()
             if own is not None and now - saved >= self.checkpoint_seconds:
                 content = {"epoch": chunk.epochs, "run": chunk.state_dict(), "randomness": randomness.states}
                 own.checkpoint({**content, "group": group, "seconds": now - begin})
                 saved = time.perf_counter()
+            if self.on_step is not None:
+                each = self.settings.epochs * chunk.steps
+                self.on_step(number * each + chunk.taken, self.chunks * each)
 
         for epoch in range(chunk.epochs + 1, self.settings.epochs + 1):
-            losses = chunk.epoch(keep)
+            losses = chunk.epoch(after_step)
             loss = float(losses[losses.isfinite()].mean())
             if self.progress is not None:
                 self.progress(Epoch(number, epoch, self.settings.epochs, loss, None, time.perf_counter() - begin))
