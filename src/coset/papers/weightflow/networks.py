@@ -230,8 +230,9 @@ def _short() -> Sizes:
     units = Architecture("units", 128, 4)
     brief = Matching(epochs=40, optimizer="adam", rate=1e-3, warm_up=50)
     base = Recipe(Plan("geometric", "training", units), replace(brief, epochs=30))
-    # Weights between hidden units: 1,700 and 1,200 steps.
+    # Weights between hidden units: 4,600 and 3,600 steps, more than a wider transformer could take in this time.
     inner = replace(brief, batch_size=64, optimizer="muon", rate=0.02, level=True)
+    narrow = Recipe(Plan("geometric", "training", Architecture("units", 64, 4)), inner)
     forgetting = replace(training, weight_decay=0.01)
     return Sizes(
         subject=subject,
@@ -253,7 +254,7 @@ def _short() -> Sizes:
         widths=_widths(subject, base, 1024, (8, 16), 32),
         deep=(
             replace(subject, model="mlp:64-16-16-10", runs=8192, training=replace(forgetting, chunk=8192)),
-            replace(base, matching=replace(inner, epochs=13)),
+            replace(narrow, matching=replace(inner, epochs=36)),
         ),
         cnn=(
             replace(
@@ -264,7 +265,7 @@ def _short() -> Sizes:
                     forgetting, weight_decay=0.02, schedule="onecycle", epochs=8, batch_size=32, chunk=4096
                 ),
             ),
-            replace(base, matching=replace(inner, epochs=19)),
+            replace(narrow, matching=replace(inner, epochs=56)),
         ),
         finish=FINISH,
         count=256,
