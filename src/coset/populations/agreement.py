@@ -5,14 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from coset import state as states
 from coset.checks import State
 from coset.data import Data, as_split
 from coset.errors import DataError
+from coset.populations.members import members
 from coset.populations.predictions import predictions
 from coset.solutions.device import resolve
 from coset.solutions.likelihood import Classification, likelihood_of
 
-ROWS = 1024  # networks whose mistakes are compared at once
+# Networks whose mistakes are found, and compared, at once: the fewer, the more examples a call of one of them can take.
+ROWS = 1024
 
 
 def mistakes(population: State, model: nn.Module, data: Data, *, device: str | torch.device | None = None) -> Tensor:
@@ -22,11 +25,16 @@ def mistakes(population: State, model: nn.Module, data: Data, *, device: str | t
     likelihood, targets = likelihood_of(split.targets), split.targets.to(where)
     if not isinstance(likelihood, Classification):
         raise DataError("Only classes are right or wrong, but the targets are values: give int64 classes.")
-    wrong: list[Tensor] = []
-    for examples, outputs in predictions(population, model, split.inputs, likelihood, where):
-        likelihood.check(outputs[0], targets)
-        wrong.append((outputs.argmax(-1) != targets[examples]).flatten(1))
-    return torch.cat(wrong, 1)
+
+    def wrong(part: State) -> Tensor:
+        found: list[Tensor] = []
+        for examples, outputs in predictions(part, model, split.inputs, likelihood, where):
+            likelihood.check(outputs[0], targets)
+            found.append((outputs.argmax(-1) != targets[examples]).flatten(1))
+        return torch.cat(found, 1)
+
+    n = states.size(population)
+    return torch.cat([wrong(members(population, slice(k, k + ROWS))) for k in range(0, max(n, 1), ROWS)])
 
 
 def agreement(a: Tensor, b: Tensor, apart: Tensor | None = None) -> Tensor:

@@ -18,7 +18,7 @@ from coset.solutions.outputs import together
 from coset.solutions.predictive import BATCH, evaluating, require_numbers
 
 # Outputs of the model that are in memory at once, over all networks; and how many times that elsewhere than on a CPU,
-# where networks that run one by one take as long for a few examples as for many.
+# where networks that run one by one take as long for a few examples as for many: they get as many times the batch.
 ENTRIES, ELSEWHERE = 2**24, 4
 
 
@@ -38,10 +38,11 @@ def predictions(
     with evaluating(model, device) as ready:
         given = states.untie(ready, states.to(population, device))
         first = states.call(ready, _one(given, 0), (inputs[:1].to(device),))
-        entries = ENTRIES if device.type == "cpu" else ELSEWHERE * ENTRIES
-        step = min(max(entries // (n * likelihood.read(first, model, 1).numel()), 1), BATCH)
         at_once = min(together(ready, device), n)
         vectorized = at_once > 1 and _vectorizes(ready, members(given, slice(2)), inputs[:2].to(device))
+        times = 1 if device.type == "cpu" else ELSEWHERE
+        most = BATCH if vectorized else times * BATCH
+        step = min(max(times * ENTRIES // (n * likelihood.read(first, model, 1).numel()), 1), most)
         for start in range(0, len(inputs), step):
             examples = slice(start, min(start + step, len(inputs)))
             batch = inputs[examples].to(device)
