@@ -65,7 +65,7 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     with pytest.raises(CosetError, match=r"part-smoke-\w+\.json is not JSON"):
         settings.keep("part", lambda: 1)
     file.write_text("{}")
-    with pytest.raises(CosetError, match=r"part-smoke-\w+\.json is no part of a figure: remove it"):
+    with pytest.raises(CosetError, match=r"part-smoke-\w+\.json is no part that was kept: remove it"):
         settings.keep("part", lambda: 1)
 
 

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 import coset
 from coset import state as states
 from coset import zoo
-from coset.populations import agreement as overlaps
+from coset.populations import agreement as agreements
 from coset.populations import diversity as divergences
 from coset.populations import predictions as chunks
-from coset.populations.agreement import agreement, mistakes
+from coset.populations.agreement import agreement, mistakes, overlaps
 from coset.populations.diversity import diversity
 from coset.populations.pairs import draw_pairs
 
@@ -86,7 +86,7 @@ def test_extremes() -> None:
 
 
 def test_mistakes_and_their_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlaps, "ROWS", 2)
+    monkeypatch.setattr(agreements, "ROWS", 2)
     model = zoo.MLP([4, 6, 3])
     given, data = population(model, 5), (torch.randn(30, 4), torch.randint(3, (30,)))
     wrong = mistakes(given, model, data)
@@ -100,6 +100,10 @@ def test_mistakes_and_their_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     assert agreement(wrong, wrong).tolist() == [1.0] * 5
     apart = torch.tensor([-1, -1, 2, -1, -1])
     assert agreement(wrong, wrong, apart)[2] == pytest.approx(others[2])
+    seen: list[tuple[int, int]] = []
+    found = overlaps(given, given, model, data, torch.arange(5), progress=lambda *done: seen.append(done))
+    assert found.tolist() == pytest.approx(others) and seen == [(2, 5), (4, 5), (5, 5)]
+    assert overlaps(given, given, model, data, apart).tolist() == pytest.approx([1.0, 1.0, others[2], 1.0, 1.0])
 
 
 def test_networks_without_mistakes_agree() -> None:

@@ -243,6 +243,17 @@ def test_midpoints_are_of_aligned_networks() -> None:
         assert states.allclose(one, states.lerp(members[i], moved, 0.5))
 
 
+@pytest.mark.parametrize("name", ["shallow", "deep"])
+def test_searches_say_how_far_they_are(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "ENTRIES", 300)
+    monkeypatch.setattr(search, "COORDINATES", 200)
+    model, sym = network(name)
+    seen: list[tuple[int, int]] = []
+    nearest(population(model, 2, 1), population(model, 30, 2), sym, progress=lambda *done: seen.append(done))
+    done = [each for each, _ in seen]
+    assert len(done) > 3 and done == sorted(set(done)) and seen[-1] == (30, 30)
+
+
 def test_reports() -> None:
     found, _, _ = planted("shallow")
     lines = found.summary()

@@ -225,6 +225,7 @@ def evaluate(
     pairs: Annotated[int, typer.Option(help="Pairs of networks whose barrier is measured at most.", min=1)] = 256,
     noise: Annotated[float, typer.Option(help="Standard deviation of the targets of a regression.")] = 1.0,
     html: Annotated[Path | None, typer.Option(help="Write a page with the table and a picture: .html.")] = None,
+    work: Work = None,
     split: Split = None,
     args: Arguments = None,
     input: Inputs = None,
@@ -237,7 +238,7 @@ def evaluate(
     from coset.cli.flow_files import named
 
     net = named(model, args, input, device)
-    run(Request(samples, net, data, split, against, fresh, count, pairs, noise, html, seed), as_json=json)
+    run(Request(samples, net, data, split, against, fresh, count, pairs, noise, html, work, seed), as_json=json)
 
 
 def _words(settings: list[str] | None, **short: object) -> tuple[str, ...]:

@@ -13,20 +13,17 @@ import typer
 
 from coset.cli import console, outputs
 from coset.cli.align import Net
-from coset.cli.evaluate import Task, prepare
+from coset.cli.evaluate import prepare
 from coset.cli.flow_figure import spreads
 from coset.cli.flow_files import net_of, open_population, require_members, symmetry_of
+from coset.cli.flow_measure import Measured, Measures
+from coset.cli.flow_watch import stoppable
 from coset.errors import CosetError
 from coset.files import atomic_write
 from coset.populations import Population
-from coset.populations.diversity import Diversity, diversity
-from coset.populations.ensembling import Averages, model_averages
-from coset.populations.novelty import NAMES, Novelty, novelty
-from coset.populations.pair_barriers import PairBarriers, pair_barriers
-from coset.populations.scores import Scores, scores
+from coset.populations.novelty import COUNT, NAMES, Novelty
 from coset.report.page import page
 from coset.report.repeats import plural
-from coset.symmetries import Symmetry
 
 
 @dataclass(frozen=True)
@@ -35,7 +32,7 @@ class Request:
 
     against, fresh: networks that the flow learned from, and networks like them that it has not seen.
     count, pairs: networks of each population that are measured at most, and pairs of them for barriers.
-    noise: of the targets of a regression.
+    noise: of the targets of a regression. work: a folder for what is measured, from which the command goes on.
     """
 
     samples: Path
@@ -48,6 +45,7 @@ class Request:
     pairs: int = 256
     noise: float = 1.0
     html: Path | None = None
+    work: Path | None = None
     seed: int = 0
 
     @property
@@ -55,17 +53,6 @@ class Request:
         """Of each population."""
         given = {"samples": self.samples, "training": self.against, "fresh": self.fresh}
         return {name: path for name, path in given.items() if path is not None}
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """Of the networks of one population; differences are those of classes, and of two networks or more."""
-
-    networks: int
-    scores: Scores
-    averages: Averages
-    diversity: Diversity | None
-    barriers: PairBarriers | None
 
 
 def run(request: Request, as_json: bool) -> None:
@@ -84,15 +71,15 @@ def run(request: Request, as_json: bool) -> None:
         say(f"inferring the symmetry of {net.model}")
         sym = symmetry_of(task.module, net)
         task.module.to(net.device)
-        chosen = {name: _some(one, request) for name, one in populations.items()}
-        found = {}
-        for name, one in chosen.items():
-            say(f"measuring {plural(len(one), 'network')} of {request.files[name]}")
-            found[name] = _measured(one, task, sym, request)
-        news = None
-        if "training" in populations:
-            say("comparing with the training networks")
-            news = _novelty(chosen, populations["training"], task, sym, request)
+    chosen = {name: _some(one, request) for name, one in populations.items()}
+    total = Measures.PER_POPULATION * len(chosen) + Measures.OF_NOVELTY * ("training" in chosen)
+    news = None
+    with stoppable(total, "measuring", request.work, as_json) as (show, _):
+        measures = Measures(task, sym, request.noise, request.pairs, request.seed, request.work, show)
+        if "training" in chosen:  # first, since it may be refused
+            count = min(COUNT, request.count)
+            news = measures.novelty(chosen["samples"], populations["training"], chosen.get("fresh"), count)
+        found = {name: measures.of(str(request.files[name]), one) for name, one in chosen.items()}
     table = rows(found)
     if request.html is not None:
         text = page(f"{request.samples} on {request.data}", table, [spreads(found, news)])
@@ -111,6 +98,7 @@ def run(request: Request, as_json: bool) -> None:
                 for name, one in found.items()
             },
             "novelty": None if news is None else json.loads(news.to_json()),
+            "parts_read": measures.read,
             "seconds": time.perf_counter() - begin,
         }
         typer.echo(json.dumps(report, indent=1, allow_nan=False))
@@ -126,6 +114,8 @@ def run(request: Request, as_json: bool) -> None:
         _show_novelty(news)
     if request.html is not None:
         out.print(f"wrote {request.html}")
+    if measures.read:
+        out.print(f"{plural(measures.read, 'part')} measured before")
     out.print(f"{time.perf_counter() - begin:.1f} s")
 
 
@@ -156,31 +146,6 @@ def _some(population: Population, request: Request) -> Population:
         return population
     order = torch.randperm(len(population), generator=torch.Generator().manual_seed(request.seed))
     return population[order[: request.count]]
-
-
-def _measured(population: Population, task: Task, sym: Symmetry, request: Request) -> Measured:
-    given, split = (population.states, task.module, task.split), task.split
-    classifies = not split.targets.is_floating_point()
-    noise = None if classifies else request.noise
-    several = len(population) > 1
-    return Measured(
-        len(population),
-        scores(*given, noise),
-        model_averages(*given, noise, seed=request.seed),
-        diversity(*given, seed=request.seed) if classifies and several else None,
-        pair_barriers(population.states, sym, task.module, split, noise, pairs=request.pairs, seed=request.seed)
-        if several
-        else None,
-    )
-
-
-def _novelty(
-    chosen: dict[str, Population], training: Population, task: Task, sym: Symmetry, request: Request
-) -> Novelty:
-    """Of the samples, beside all networks that the flow learned from."""
-    fresh = chosen["fresh"].states if "fresh" in chosen else None
-    count, samples = min(256, request.count), chosen["samples"].states
-    return novelty(samples, training.states, sym, task.module, task.split, fresh, count=count, seed=request.seed)
 
 
 def _show_novelty(news: Novelty) -> None:

@@ -16,7 +16,7 @@ from coset.report.figure import canvas
 from coset.report.palette import HUES
 
 if TYPE_CHECKING:
-    from coset.cli.flow_evaluate import Measured
+    from coset.cli.flow_measure import Measured
 
 
 def spreads(found: Mapping[str, Measured], news: Novelty | None) -> Figure:

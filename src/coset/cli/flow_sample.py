@@ -25,9 +25,9 @@ from coset.errors import CosetError
 from coset.flow import Flow, Guidance
 from coset.flow.api import BATCH
 from coset.flow.likelihood import Divergence
-from coset.flow.solvers import Progress
 from coset.populations import Population
 from coset.populations.spread import spread
+from coset.progress import Counted
 from coset.report.repeats import plural
 
 ON_CPU = 64  # networks of a batch there, where larger ones are not faster: what is lost if the command is stopped
@@ -181,7 +181,7 @@ def _drawn(
     flow: Flow,
     guidance: Guidance | None,
     how: dict[str, Any],
-    progress: Progress,
+    progress: Counted,
 ) -> Iterator[tuple[Population, bool]]:
     """Batches of networks, with their log densities if asked for, and whether they were made before."""
     device = request.net.device

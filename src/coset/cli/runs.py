@@ -18,7 +18,7 @@ Show = Callable[[str, float], None]
 """Called with a text and the number of epochs done."""
 Announce = Callable[[str], None]
 
-GO_ON_FROM = (CHECKPOINT, SOLUTION, "samples-*.safetensors")
+GO_ON_FROM = (CHECKPOINT, SOLUTION, "samples-*.safetensors", "measured-*.json")
 
 
 @contextmanager

@@ -22,12 +22,12 @@ from coset.flow.guidance import Guidance, guided
 from coset.flow.likelihood import Divergence, log_prob, sample_with_log_prob
 from coset.flow.matching import Matching
 from coset.flow.plan import Pairing, Plan
-from coset.flow.solvers import Progress as Steps
 from coset.flow.solvers import solve
 from coset.flow.space import Geometry, holding, space
 from coset.inference.drive import Progress
 from coset.inference.stepping import matmul_precision
 from coset.populations.population import Population
+from coset.progress import Counted
 from coset.solutions.device import resolve
 from coset.symmetries import Symmetry
 
@@ -123,7 +123,7 @@ class Flow:
         starts: State | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = BATCH,
-        progress: Steps | None = None,
+        progress: Counted | None = None,
     ) -> dict[str, Tensor]:
         """A population of n networks, on the device of the flow.
 
@@ -161,7 +161,7 @@ class Flow:
         condition: Asked | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = BATCH,
-        progress: Steps | None = None,
+        progress: Counted | None = None,
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Networks and the logarithm of their density [n], in one pass: see `coset.flow.likelihood`."""
         fitted, manifold = self.fitted, self.fitted.space.manifold
@@ -186,7 +186,7 @@ class Flow:
         condition: Asked | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = BATCH,
-        progress: Steps | None = None,
+        progress: Counted | None = None,
     ) -> Tensor:
         """[n] log density of networks: by the volume of weights if Euclidean, of canonical ones if geometric."""
         fitted, manifold = self.fitted, self.fitted.space.manifold

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from coset.errors import CosetError
 from coset.flow.divergence import Noise, draw, exact, hutchinson
-from coset.flow.solvers import Field, Progress, Rate, integrate
+from coset.flow.solvers import Field, Rate, integrate
+from coset.progress import Counted
 from coset.weightspace.manifold import Manifold
 
 Divergence = Literal["exact", "hutchinson"]
@@ -28,7 +29,7 @@ def log_prob(
     probes: int = 1,
     noise: Noise = "rademacher",
     generator: torch.Generator | None = None,
-    progress: Progress | None = None,
+    progress: Counted | None = None,
 ) -> Tensor:
     """log q(x1) = log p(x0) - int_0^1 div v(x_t, t) dt, [n] float64, by area and volume of the manifold.
 
@@ -57,7 +58,7 @@ def sample_with_log_prob(
     probes: int = 1,
     noise: Noise = "rademacher",
     generator: torch.Generator | None = None,
-    progress: Progress | None = None,
+    progress: Counted | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(x1 [n, D], log q(x1) [n] float64) for draws x0 of the base, in one pass forwards; see `log_prob`."""
     rate = _rate(field, x0, manifold, divergence, probes, noise, generator)

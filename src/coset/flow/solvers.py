@@ -11,14 +11,13 @@ from torch import Tensor
 
 from coset.errors import CosetError
 from coset.inference.capture import captured
+from coset.progress import Counted
 from coset.weightspace.manifold import Manifold
 
 Field = Callable[[Tensor, Tensor], Tensor]
 """(x [n, D], t [n]) -> v [n, D], tangent at x."""
 Rate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(x [n, D], t [n]) -> (v [n, D], g [n]): a velocity, and what is added up on the way."""
-Progress = Callable[[int, int], None]
-"""Told how many steps are done, of how many."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ def solve(
     stop: float = 1.0,
     noise: float = 0.0,
     generator: torch.Generator | None = None,
-    progress: Progress | None = None,
+    progress: Counted | None = None,
     *,
     rtol: float = 1e-5,
     atol: float = 1e-5,
@@ -84,7 +83,7 @@ def integrate(
     stop: float,
     noise: float = 0.0,
     generator: torch.Generator | None = None,
-    progress: Progress | None = None,
+    progress: Counted | None = None,
     rtol: float = 1e-5,
     atol: float = 1e-5,
 ) -> tuple[Tensor, Tensor]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +11,7 @@ import torch
 
 from coset._version import __version__
 from coset.errors import CosetError
-from coset.files import write_json
+from coset.keep import digest, keep
 
 # Half a minute on one core; minutes on a CPU; what the paper did.
 SCALES = ("smoke", "short", "paper")
@@ -60,22 +57,10 @@ class Settings:
         The part is known by its name, `sizes`, the scale, seed and device, and the version of coset; `compute` must
         depend on nothing else.
         """
-        file = self._part(name, sizes, ".json")
-        if file.exists():
-            try:
-                found = json.loads(file.read_text(encoding="utf-8"))
-            except ValueError as error:
-                raise CosetError(f"{file} is not JSON: remove it to compute that part again.") from error
-            if not (isinstance(found, dict) and {"seconds", "value"} <= found.keys()):
-                raise CosetError(f"{file} is no part of a figure: remove it to compute that part again.")
-            self.reused.append(found["seconds"])
-            return found["value"]
-        start = time.perf_counter()
-        value = json.loads(json.dumps(compute(), allow_nan=False))
-        file.parent.mkdir(parents=True, exist_ok=True)
-        key = self._key(sizes) | {"name": name}
-        write_json(file, {"key": key, "seconds": time.perf_counter() - start, "value": value})
-        return value
+        found = keep(self._part(name, sizes, ".json"), self._key(sizes) | {"name": name}, compute)
+        if found.was_read:
+            self.reused.append(found.seconds)
+        return found.value
 
     def folder(self, name: str, **sizes: Any) -> Path:
         """A folder of its own for a part that keeps itself, such as `coset.fit(out=...)`."""
@@ -86,5 +71,4 @@ class Settings:
         return {"coset": __version__, "scale": self.scale, "seed": self.seed, "device": device, **sizes}
 
     def _part(self, name: str, sizes: Mapping[str, Any], suffix: str) -> Path:
-        digest = hashlib.sha256(json.dumps(self._key(sizes), sort_keys=True).encode()).hexdigest()[:8]
-        return self.out / "parts" / f"{name}-{self.scale}-{digest}{suffix}"
+        return self.out / "parts" / f"{name}-{self.scale}-{digest(self._key(sizes))}{suffix}"

@@ -11,11 +11,37 @@ from coset.data import Data, as_split
 from coset.errors import DataError
 from coset.populations.members import members
 from coset.populations.predictions import predictions
+from coset.progress import Counted
 from coset.solutions.device import resolve
 from coset.solutions.likelihood import Classification, likelihood_of
 
 # Networks whose mistakes are found, and compared, at once: the fewer, the more examples a call of one of them can take.
 ROWS = 1024
+
+
+def overlaps(
+    queries: State,
+    training: State,
+    model: nn.Module,
+    data: Data,
+    apart: Tensor,
+    *,
+    device: str | torch.device | None = None,
+    progress: Counted | None = None,
+) -> Tensor:
+    """[n] the `agreement` of each network with the one of `training` that it agrees with most, and is not apart from.
+
+    progress hears how many networks of `training` were compared.
+    """
+    where, total = resolve(device, training), states.size(training)
+    own = mistakes(queries, model, data, device=where)
+    best = torch.zeros(len(own), dtype=torch.float64)
+    for k in range(0, total, ROWS):
+        theirs = mistakes(members(training, slice(k, k + ROWS)), model, data, device=where)
+        best = torch.maximum(best, agreement(own, theirs, apart - k))
+        if progress is not None:
+            progress(k + len(theirs), total)
+    return best
 
 
 def mistakes(population: State, model: nn.Module, data: Data, *, device: str | torch.device | None = None) -> Tensor:
@@ -25,16 +51,11 @@ def mistakes(population: State, model: nn.Module, data: Data, *, device: str | t
     likelihood, targets = likelihood_of(split.targets), split.targets.to(where)
     if not isinstance(likelihood, Classification):
         raise DataError("Only classes are right or wrong, but the targets are values: give int64 classes.")
-
-    def wrong(part: State) -> Tensor:
-        found: list[Tensor] = []
-        for examples, outputs in predictions(part, model, split.inputs, likelihood, where):
-            likelihood.check(outputs[0], targets)
-            found.append((outputs.argmax(-1) != targets[examples]).flatten(1))
-        return torch.cat(found, 1)
-
-    n = states.size(population)
-    return torch.cat([wrong(members(population, slice(k, k + ROWS))) for k in range(0, max(n, 1), ROWS)])
+    wrong: list[Tensor] = []
+    for examples, outputs in predictions(population, model, split.inputs, likelihood, where):
+        likelihood.check(outputs[0], targets)
+        wrong.append((outputs.argmax(-1) != targets[examples]).flatten(1))
+    return torch.cat(wrong, 1)
 
 
 def agreement(a: Tensor, b: Tensor, apart: Tensor | None = None) -> Tensor:
@@ -44,15 +65,10 @@ def agreement(a: Tensor, b: Tensor, apart: Tensor | None = None) -> Tensor:
     networks without any mistake agree, by 1. The intersections are a product of matrices of zeros and ones, exact in
     float32 for less than 2^24 examples.
     """
-    left, counts = a.float(), a.sum(1)
-    best = torch.zeros(len(a), device=a.device)
-    for k in range(0, len(b), ROWS):
-        part = b[k : k + ROWS].to(a.device)
-        both = left @ part.float().mT
-        either = counts.unsqueeze(1) + part.sum(1) - both
-        share = torch.where(either > 0, both / either.clamp(min=1), 1.0)
-        if apart is not None:
-            numbers = torch.arange(k, k + len(part), device=a.device)
-            share = share.masked_fill(apart.to(a.device).unsqueeze(1) == numbers, 0.0)
-        best = torch.maximum(best, share.amax(1))
-    return best.double().cpu()
+    both = a.float() @ b.float().mT
+    either = a.sum(1).unsqueeze(1) + b.sum(1) - both
+    share = torch.where(either > 0, both / either.clamp(min=1), 1.0)
+    if apart is not None:
+        numbers = torch.arange(len(b), device=b.device)
+        share = share.masked_fill(apart.to(b.device).unsqueeze(1) == numbers, 0.0)
+    return share.amax(1).double().cpu()

@@ -26,14 +26,13 @@ from coset.populations.chunk import Chunk, refuse_alone
 from coset.populations.collect_settings import Collect
 from coset.populations.kept import kept_population
 from coset.populations.population import Population
+from coset.progress import Counted
 from coset.solutions.device import resolve
 
 log = logging.getLogger(__name__)
 
 Draw = Callable[[int, torch.Generator], State]
 """A population of n starts, from a generator on the CPU."""
-OnStep = Callable[[int, int], None]
-"""Told how many steps are done, of how many in all chunks."""
 
 
 def collect(
@@ -47,7 +46,7 @@ def collect(
     device: str | torch.device | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
-    on_step: OnStep | None = None,
+    on_step: Counted | None = None,
     checkpoint_seconds: float = 60.0,
 ) -> Population:
     """`runs` networks trained from independent starts, `settings.chunk` of them at once on the same minibatches.
@@ -55,7 +54,7 @@ def collect(
     The model says only what the network is, as for `coset.fit`. Starts are those of its own initialisation, or the
     population `draw(n, generator)`. Chunk k draws starts and the order of the data from (seed, k): same arguments, same
     result, and who asks for more runs gets the same whole chunks, and more. `progress` gets an `Epoch` with the number
-    of the chunk as replica and the mean loss of its networks, and `on_step` hears of each step on the way.
+    of the chunk as replica and the mean loss of its networks, and `on_step` hears of each step of all chunks.
 
     Labels are "run", "loss" and, of classifiers, "accuracy", both measured on `data` at the end. Of kept iterations
     they are measured on 2048 examples at most, the same for all, and "iteration" counts from 1. Runs that diverge are
@@ -106,7 +105,7 @@ class _Job:
     seed: int
     chunks: int
     progress: Progress | None
-    on_step: OnStep | None
+    on_step: Counted | None
     checkpoint_seconds: float
     folder: RunFolder | None
     about: dict[str, Any]

@@ -15,6 +15,7 @@ from coset.errors import StateError
 from coset.populations.align_pairs import align_pairs
 from coset.populations.members import members
 from coset.populations.unit_vectors import UnitVectors, trained, unit_vectors
+from coset.progress import Counted
 from coset.solutions.device import resolve
 from coset.symmetries import Symmetry
 from coset.weightspace.canonical import canonicalize
@@ -47,6 +48,7 @@ def nearest(
     apart: Tensor | None = None,
     candidates: int = CANDIDATES,
     device: str | torch.device | None = None,
+    progress: Counted | None = None,
 ) -> Nearest:
     """For each of n networks the least |c(w) - g c(v)| over networks v of `training` and permutations g of units.
 
@@ -62,7 +64,8 @@ def nearest(
     to the rounding of inner products. For deep networks `candidates` of those with the least such bound (see
     `UnitVectors`) are aligned, as long as the bound is below what was found.
 
-    apart: [n], the network of `training` that each is not compared with, -1 for none.
+    apart: [n], the network of `training` that each is not compared with, -1 for none. progress hears how many networks
+    of `training` were looked at.
     """
     total = states.size(training)
     if total < (1 if apart is None else 2) or states.size(queries) == 0:
@@ -73,7 +76,7 @@ def nearest(
     # Canonical forms are sorted too, so that alignment takes the same way from equivalent networks.
     own = _joined([part for _, part in _canonical(given, sym, where)])
     vectors = unit_vectors(own, sym)
-    search = _Search(own, training, sym, where)
+    search = _Search(own, training, sym, where, progress)
     excluded = torch.full((len(vectors.rest),), -1) if apart is None else apart
     if vectors.exact:
         index = _least(vectors, search, excluded.to(where))
@@ -85,8 +88,10 @@ def nearest(
 class _Search:
     """Canonical networks, and those of a training set that are made canonical as they are needed."""
 
-    def __init__(self, own: State, training: State, sym: Symmetry, device: torch.device) -> None:
-        self.own, self.training, self.sym, self.device = own, training, sym, device
+    def __init__(
+        self, own: State, training: State, sym: Symmetry, device: torch.device, progress: Counted | None
+    ) -> None:
+        self.own, self.training, self.sym, self.device, self._progress = own, training, sym, device, progress
         self.names = trained(own, sym)
 
     def parts(self, mine: UnitVectors) -> Iterator[tuple[int, _Costs]]:
@@ -97,6 +102,8 @@ class _Search:
             theirs = unit_vectors(part, self.sym)
             for k in range(0, len(theirs.rest), step):
                 yield start + k, _Costs(mine, theirs.rows(slice(k, k + step)))
+                if self._progress is not None:
+                    self._progress(min(start + k + step, start + len(theirs.rest)), states.size(self.training))
 
     def distances(self, i: Tensor, j: Tensor) -> Tensor:
         """|c(w_i) - g c(v_j)| for pairs of networks, with g by alignment; in float64."""

@@ -13,10 +13,10 @@ from coset import state as states
 from coset.checks import State, check
 from coset.data import Data, as_split
 from coset.errors import CosetError, StateError
-from coset.populations.agreement import agreement, mistakes
+from coset.populations.agreement import overlaps
 from coset.populations.align_pairs import align_pairs
 from coset.populations.members import members
-from coset.populations.nearest import nearest
+from coset.populations.nearest import Nearest, nearest
 from coset.populations.pairs import draw_pairs
 from coset.populations.spread import Spread, spread
 from coset.populations.unit_vectors import trained
@@ -25,7 +25,7 @@ from coset.symmetries import Symmetry
 from coset.weightspace.canonical import canonicalize
 
 MEMORISED = 0.01  # the quantile of the distances of fresh runs below which a sample is no news
-COUNT = 256
+COUNT, NOISE = 256, 0.1
 NAMES = {
     "samples": "samples",
     "fresh": "fresh runs",
@@ -111,7 +111,7 @@ def novelty(
     model: nn.Module | None = None,
     data: Data | None = None,
     fresh: State | None = None,
-    noise: float = 0.1,
+    noise: float = NOISE,
     count: int = COUNT,
     seed: int = 0,
     *,
@@ -128,38 +128,69 @@ def novelty(
     """
     if (model is None) != (data is None):
         raise CosetError("The agreement of mistakes needs both model and data.")
+    where = resolve(device, training)
+    asked = compared(samples, training, sym, fresh, noise, count, seed, where)
+    found = nearest(asked.states, training, sym, apart=asked.apart, device=where)
+    overlap: Tensor | None = None
+    if model is not None and data is not None and not as_split(data).targets.is_floating_point():
+        overlap = overlaps(asked.states, training, model, data, asked.apart, device=where)
+    return asked.novelty(found, overlap)
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """Networks of all kinds, one after the other, that a training set is searched for at once.
+
+    states: of n networks. sizes: how many are of each kind. apart: [n], the training network that each is. noise: of
+    the noisy ones.
+    """
+
+    states: State
+    sizes: Mapping[str, int]
+    apart: Tensor
+    noise: float
+
+    def novelty(self, found: Nearest, overlap: Tensor | None) -> Novelty:
+        """What the nearest networks say, and the largest overlaps [n] of mistakes."""
+        kinds: dict[str, Closeness] = {}
+        start = 0
+        for kind, n in self.sizes.items():
+            rows = slice(start, start + n)
+            kinds[kind] = Closeness(found.distance[rows], found.index[rows], None if overlap is None else overlap[rows])
+            start += n
+        return Novelty(kinds, found.exact, self.noise)
+
+
+def compared(
+    samples: State,
+    training: State,
+    sym: Symmetry,
+    fresh: State | None,
+    noise: float,
+    count: int,
+    seed: int,
+    device: torch.device,
+) -> Compared:
+    """The samples, and networks to compare them with: see `novelty`."""
     total = states.size(training)
     if total < 2:
         raise StateError(f"Novelty needs two training networks or more, and there are {total}.")
-    where = resolve(device, training)
     generator = torch.Generator().manual_seed(seed)
     chosen = torch.randperm(total, generator=generator)[:count]
     populations: dict[str, State] = {"samples": samples} if fresh is None else {"samples": samples, "fresh": fresh}
     populations["among"] = members(training, chosen)
-    populations["midpoints"] = midpoints(training, sym, draw_pairs(total, count, seed), where)
+    populations["midpoints"] = midpoints(training, sym, draw_pairs(total, count, seed), device)
     populations["noisy"] = noisy(members(training, chosen), sym, noise, generator)
     like = members(training, slice(1))
     for kind in ("samples", *(() if fresh is None else ("fresh",))):
         check(members(populations[kind], slice(1)), like=like, where=f"the {NAMES[kind]}")
     sizes = {kind: states.size(population) for kind, population in populations.items()}
-    queries = {
+    joined = {
         name: torch.cat([population[name].to(x.device, x.dtype) for population in populations.values()])
         for name, x in training.items()
     }
-    # One search, so that the training set is made canonical once.
     apart = torch.cat([chosen if kind == "among" else torch.full((n,), -1) for kind, n in sizes.items()])
-    found = nearest(queries, training, sym, apart=apart, device=where)
-    overlap: Tensor | None = None
-    if model is not None and data is not None and not as_split(data).targets.is_floating_point():
-        theirs = mistakes(training, model, data, device=where)
-        overlap = agreement(mistakes(queries, model, data, device=where), theirs, apart)
-    kinds: dict[str, Closeness] = {}
-    start = 0
-    for kind, n in sizes.items():
-        rows = slice(start, start + n)
-        kinds[kind] = Closeness(found.distance[rows], found.index[rows], None if overlap is None else overlap[rows])
-        start += n
-    return Novelty(kinds, found.exact, noise)
+    return Compared(joined, sizes, apart, noise)
 
 
 def midpoints(training: State, sym: Symmetry, pairs: Tensor, device: torch.device) -> dict[str, Tensor]:
