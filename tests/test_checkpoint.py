@@ -54,6 +54,19 @@ def shard(folder: Path) -> Path:
 # --- files that are complete or absent
 
 
+def test_atomic_write_removes_what_killed_processes_left(tmp_path: Path) -> None:
+    path = tmp_path / "net[0].json"
+    killed, writing, other = (
+        tmp_path / f".{name}.{'0' * 15}{k}.json" for k, name in enumerate(("net[0]", "net[0]", "net"))
+    )
+    for file in (killed, writing, other):
+        file.write_text("")
+    for file in (killed, other):
+        os.utime(file, (0, 0))
+    write_json(path, 1)
+    assert sorted(tmp_path.iterdir()) == sorted([path, writing, other])
+
+
 def test_atomic_write_replaces_the_file_and_leaves_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_text("old")

@@ -1,12 +1,16 @@
 """Files that are either complete or absent: write beside the target, flush to disk, rename over it."""
 
+import glob
 import json
 import os
 import secrets
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+ABANDONED = 3600.0  # seconds after which nobody writes a temporary file any more
 
 
 @contextmanager
@@ -15,9 +19,14 @@ def atomic_write(path: str | Path) -> Iterator[Path]:
 
     When the block raises, the temporary file is removed and whatever stood at `path` is untouched. The
     temporary file lies in the same folder, since a rename is atomic only within one file system, and keeps
-    the suffix of `path`, since many writers choose the format by it.
+    the suffix of `path`, since many writers choose the format by it. Those that a killed process left there an hour ago
+    are removed.
     """
     path = Path(path)
+    for left in path.parent.glob(f".{glob.escape(path.stem)}.{'[0-9a-f]' * 16}{glob.escape(path.suffix)}"):
+        with suppress(OSError):  # somebody else may have removed it
+            if time.time() - left.stat().st_mtime > ABANDONED:
+                left.unlink()
     temporary = path.with_name(f".{path.stem}.{secrets.token_hex(8)}{path.suffix}")
     # "x" never opens a file of somebody else, and gives the permissions that the user's umask asks for.
     with temporary.open("xb") as handle:

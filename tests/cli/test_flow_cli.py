@@ -243,7 +243,7 @@ def test_a_stopped_fit_goes_on(run: Run, folder: Path, nets: coset.Population, m
     assert result.exit_code == 130 and not (folder / FLOW).exists()
     assert "stopped: the same command goes on in --work" in result.stderr
     result = fit(run, *words)
-    assert "epoch 3 of 3, resumed" in result.stderr
+    assert "epoch 3 of 3, step 1 of 1, resumed" in result.stderr
     again = coset.Flow.load(folder / FLOW).sample(2, 2, generator=torch.Generator().manual_seed(0))
     assert same(whole, again)
     refuses(fit(run, *words, "--rate", 1), "work", "another rate")

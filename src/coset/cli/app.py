@@ -33,6 +33,8 @@ from coset.cli.options import (
 )
 from coset.errors import CosetError
 
+NO_MEMORY = ("can't allocate memory", "out of memory")
+
 
 class _Commands(TyperGroup):
     """Turns what a user can cause into one sentence and an exit code."""
@@ -49,6 +51,12 @@ class _Commands(TyperGroup):
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
+        except (MemoryError, RuntimeError) as error:
+            # Of torch, which has no class of its own for memory that a CPU does not have.
+            if not (isinstance(error, MemoryError) or any(text in str(error) for text in NO_MEMORY)):
+                raise
+            console.complain("error", "There is too little memory for this: ask for less at once.")
+            raise typer.Exit(2) from None
 
 
 app = typer.Typer(

@@ -5,22 +5,53 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 # Without a terminal rich assumes 80 columns; in fewer, tables are better broken by the terminal than by rich.
 PLAIN_WIDTH, NARROWEST = 120, 80
+NAME = 12  # columns that names are not folded below
 PAUSE = 5.0  # seconds between lines about small steps
+
+
+class _Results(Console):
+    """A console on which tables that are too wide get headings in several lines.
+
+    If that is not enough, it is as wide as their numbers need: a terminal that is not breaks the lines itself.
+    """
+
+    def print(self, *objects: Any, **more: Any) -> None:
+        before = self.width
+        for made in [each for each in objects if isinstance(each, Table)]:
+            if _least_width(made) > self.width:
+                for column in made.columns:
+                    column.header = str(column.header).replace(" ", "\n")
+                self.width = max(self.width, _least_width(made))
+        super().print(*objects, **more)
+        self.width = before
+
+
+def _least_width(made: Table) -> int:
+    """Of a table whose numbers are not wrapped, and whose names are folded to a few columns."""
+
+    def widest(cells: Iterable[Any]) -> int:
+        return max((cell_len(line) for cell in cells for line in str(cell).split("\n")), default=0)
+
+    numbers = [widest([column.header, *column.cells]) for column in made.columns if column.no_wrap]
+    names = [min(widest([column.header, *column.cells]), NAME) for column in made.columns if not column.no_wrap]
+    return sum([*numbers, *names]) + 2 * (len(made.columns) - 1)
 
 
 def stdout() -> Console:
     """The console for results."""
-    console = Console(highlight=False, markup=False, emoji=False)
+    console = _Results(highlight=False, markup=False, emoji=False)
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     console.width = max(console.width, NARROWEST) if known else PLAIN_WIDTH
     return console

@@ -32,13 +32,15 @@ Compile = Annotated[bool, typer.Option("--compile", help="Let torch compile a st
 Set = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="NAME=VALUE", help="Another setting, as docs/flows.md lists them. Repeat it for more."
+        "--set",
+        metavar="NAME=VALUE",
+        help="Another setting, as docs/flows.md or docs/populations.md list them. Repeat it for more.",
     ),
 ]
 
 
 @flow.command(
-    epilog="Example: coset flow collect --model mlp:784-10-10 --data mnist --runs 24576 --work run -o nets.safetensors"
+    epilog="Example: coset flow collect --model mlp:784-10-10 --data mnist --runs 24576 --work nets -o nets.safetensors"
 )
 def collect(
     model: Model,
@@ -97,7 +99,7 @@ def collect(
 
 
 @flow.command(
-    epilog="Example: coset flow fit nets.safetensors --data mnist --geometry geometric --work run -o flow.safetensors"
+    epilog="Example: coset flow fit nets.safetensors --data mnist --geometry geometric --work flow -o flow.safetensors"
 )
 def fit(
     population: Annotated[Path, typer.Argument(help="Networks that `coset flow collect` wrote.")],
@@ -153,7 +155,11 @@ def sample(
     count: Annotated[int, typer.Option("--count", "-n", help="Networks to sample.", min=1)] = 100,
     steps: Annotated[int, typer.Option(help="Steps from an untrained network to a sample.", min=1)] = 32,
     method: Annotated[
-        str | None, typer.Option(help="euler, midpoint, heun or rk4; heun if not given, and rk4 for --log-prob.")
+        str | None,
+        typer.Option(
+            help="euler, midpoint, heun or rk4; heun if not given, and rk4 for --log-prob. Of Euclidean flows also "
+            "dopri5, dopri8, bosh3 or adaptive_heun, which choose their own steps."
+        ),
     ] = None,
     noise: Annotated[float, typer.Option(help="Deviation of a random move before each step.")] = 0.0,
     condition: Annotated[
@@ -163,6 +169,10 @@ def sample(
     guide: Annotated[str | None, typer.Option(help="A data set that networks should do well on.")] = None,
     strength: Annotated[
         float | None, typer.Option(help="How fast --guide leads down its loss, in speeds of the flow; 1 if not given.")
+    ] = None,
+    split: Annotated[
+        int | None,
+        typer.Option(help="Which standard split of a UCI set --guide is; that of the networks if not given."),
     ] = None,
     log_prob: Annotated[bool, typer.Option("--log-prob", help="Also the log density of each, as a label.")] = False,
     exact: Annotated[
@@ -199,6 +209,7 @@ def sample(
         tuple(condition or ()),
         guide,
         strength,
+        split,
         log_prob,
         exact,
         work,
@@ -223,7 +234,12 @@ def evaluate(
     ] = None,
     count: Annotated[int, typer.Option(help="Networks of each file that are measured at most.", min=1)] = 512,
     pairs: Annotated[int, typer.Option(help="Pairs of networks whose barrier is measured at most.", min=1)] = 256,
-    noise: Annotated[float, typer.Option(help="Standard deviation of the targets of a regression.")] = 1.0,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            help="Standard deviation of the targets of a regression; that of the training, or 1, if not given."
+        ),
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with the table and a picture: .html.")] = None,
     work: Work = None,
     split: Split = None,

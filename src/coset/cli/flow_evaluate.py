@@ -15,7 +15,7 @@ from coset.cli import console, outputs
 from coset.cli.align import Net
 from coset.cli.evaluate import prepare
 from coset.cli.flow_figure import spreads
-from coset.cli.flow_files import net_of, open_population, require_members, symmetry_of
+from coset.cli.flow_files import net_of, noise_of, open_population, require_members, split_of, symmetry_of, trained_on
 from coset.cli.flow_measure import Measured, Measures
 from coset.cli.flow_watch import stoppable
 from coset.errors import CosetError
@@ -25,6 +25,8 @@ from coset.populations.novelty import COUNT, NAMES, Novelty
 from coset.report.page import page
 from coset.report.repeats import plural
 
+LARGE = 1e4  # numbers from which on few digits tell enough
+
 
 @dataclass(frozen=True)
 class Request:
@@ -32,7 +34,8 @@ class Request:
 
     against, fresh: networks that the flow learned from, and networks like them that it has not seen.
     count, pairs: networks of each population that are measured at most, and pairs of them for barriers.
-    noise: of the targets of a regression. work: a folder for what is measured, from which the command goes on.
+    noise: of the targets of a regression, if not that of the training. work: a folder for what is measured, from which
+    the command goes on.
     """
 
     samples: Path
@@ -43,7 +46,7 @@ class Request:
     fresh: Path | None = None
     count: int = 512
     pairs: int = 256
-    noise: float = 1.0
+    noise: float | None = None
     html: Path | None = None
     work: Path | None = None
     seed: int = 0
@@ -59,13 +62,16 @@ def run(request: Request, as_json: bool) -> None:
     """Measure and print."""
     begin = time.perf_counter()
     outputs.check("--html", request.html, [".html"], [*request.files.values()])
-    if not 0 < request.noise < float("inf"):
+    if request.noise is not None and not 0 < request.noise < float("inf"):
         raise CosetError(f"--noise must be positive and finite, not {request.noise}.")
     populations = {name: open_population(path, request.net.device) for name, path in request.files.items()}
-    net = net_of(request.net, *(one.about for one in populations.values()))
+    abouts = [one.about for one in populations.values()]
+    net, noise = net_of(request.net, *abouts), noise_of(request.noise, *abouts)
+    split = split_of(request.split, request.data, *abouts)
+    _warn_of_another_split(split, request, populations)
     with console.steps(quiet=as_json) as say:
         say(f"building {net.model} and reading {request.data}")
-        task = prepare(net, request.data, request.split)
+        task = prepare(net, request.data, split)
         for name, path in reversed(request.files.items()):  # the weights of the samples come last and stay
             require_members(populations[name], task.module, path)
         say(f"inferring the symmetry of {net.model}")
@@ -75,21 +81,26 @@ def run(request: Request, as_json: bool) -> None:
     total = Measures.PER_POPULATION * len(chosen) + Measures.OF_NOVELTY * ("training" in chosen)
     news = None
     with stoppable(total, "measuring", request.work, as_json) as (show, _):
-        measures = Measures(task, sym, request.noise, request.pairs, request.seed, request.work, show)
+        measures = Measures(task, sym, noise, request.pairs, request.seed, request.work, show)
         if "training" in chosen:  # first, since it may be refused
             count = min(COUNT, request.count)
             news = measures.novelty(chosen["samples"], populations["training"], chosen.get("fresh"), count)
         found = {name: measures.of(str(request.files[name]), one) for name, one in chosen.items()}
     table = rows(found)
+    numbered = "" if split is None else f", number {split}"
+    title = f"Networks on the {task.scored} split of {request.data}{numbered}"
+    notes = task.notes if measures.noise is None else [*task.notes, f"the noise of the targets is {measures.noise:g}"]
+    said = [] if news is None or news.memorised is None else news.summary()[-1:]
     if request.html is not None:
-        text = page(f"{request.samples} on {request.data}", table, [spreads(found, news)])
+        text = page(f"{request.samples}: {title}", table, [spreads(found, news)], [*notes, *said])
         with outputs.writing("--html", request.html), atomic_write(request.html) as temporary:
             temporary.write_text(text, encoding="utf-8")
     if as_json:
         report = {
             "model": net.model,
             "data": request.data,
-            "split": request.split,
+            "split": split,
+            "noise": measures.noise,
             "evaluated_on": task.scored,
             "seed": request.seed,
             "device": net.device,
@@ -105,13 +116,14 @@ def run(request: Request, as_json: bool) -> None:
         return
     out = console.stdout()
     columns = tuple(table[0])
-    title = f"Networks on the {task.scored} split of {request.data}"
     out.print(console.table(title, columns, [tuple(row.values()) for row in table], numbers=columns[1:]))
-    for note in task.notes:
+    for note in notes:
         out.print(note)
     if news is not None:
         out.print()
         _show_novelty(news)
+    for line in said:
+        out.print(line)
     if request.html is not None:
         out.print(f"wrote {request.html}")
     if measures.read:
@@ -126,18 +138,37 @@ def rows(found: dict[str, Measured]) -> list[dict[str, str]]:
         losses, accuracies, whole = one.scores.losses, one.scores.accuracies, one.averages.rows[-1]
         row = {"": name, "networks": str(one.networks)}
         if accuracies is not None:
-            row |= {"accuracy": f"{accuracies.mean:.2%}", "deviation": f"{accuracies.std or 0:.2%}"}
-        row |= {"loss": f"{losses.mean:.4f}"}
+            row |= {
+                "accuracy": f"{accuracies.mean:.2%}",
+                "deviation": "" if accuracies.std is None else f"{accuracies.std:.2%}",
+            }
+        row |= {"loss": _short(losses.mean)}
         if whole.accuracy is not None:
             row |= {"averaged accuracy": f"{whole.accuracy:.2%}"}
-        row |= {"averaged loss": f"{whole.nll:.4f}"}
+        row |= {"averaged loss": _short(whole.nll)}
+        if whole.rmse is not None:
+            row |= {"averaged rmse": _short(whole.rmse)}
         if whole.accuracy is not None:
             row |= {"diversity": "" if one.diversity is None else f"{one.diversity.pairwise:.4f}"}
         heights = {} if one.barriers is None else one.barriers.spreads
-        row |= {"barrier": f"{heights['before'].mean:.3f}" if heights else ""}
-        row |= {"aligned": f"{heights['paired'].mean:.3f}" if heights else ""}
+        row |= {"barrier": _short(heights["before"].mean, 3) if heights else ""}
+        row |= {"aligned": _short(heights["paired"].mean, 3) if heights else ""}
         made.append(row)
     return made
+
+
+def _short(x: float, digits: int = 4) -> str:
+    """So many digits after the point; large numbers in few."""
+    return f"{x:.{digits}f}" if abs(x) < LARGE else f"{x:.{digits}g}"
+
+
+def _warn_of_another_split(split: int | None, request: Request, populations: dict[str, Population]) -> None:
+    """Whoever was trained on another standard split may have seen the examples of this one."""
+    for name, one in populations.items():
+        known = trained_on(one.about)
+        if known.get("data") == request.data and known.get("split") is not None and known["split"] != split:
+            text = f"was trained on split {known['split']} of {request.data}, so it has seen examples of split {split}."
+            console.complain("warning", f"{request.files[name]} {text}")
 
 
 def _some(population: Population, request: Request) -> Population:
@@ -159,8 +190,6 @@ def _show_novelty(news: Novelty) -> None:
         table.append((NAMES[kind], str(d.n), f"{d.mean:.4g}", f"{d.least:.4g}", overlap))
     out = console.stdout()
     out.print(console.table(title, columns, table, numbers=columns[1:]))
-    if news.memorised is not None:
-        out.print(news.summary()[-1])
 
 
 def _record(one: Measured) -> dict[str, Any]:

@@ -26,22 +26,25 @@ def spreads(found: Mapping[str, Measured], news: Novelty | None) -> Figure:
         name: one.scores.loss if one.scores.accuracy is None else one.scores.accuracy for name, one in found.items()
     }
     panels = {"accuracy" if accurate else "loss (nats per example)": scores}
+    alike = {name: NAMES[kind] for name, kind in (("samples", "samples"), ("training", "among"), ("fresh", "fresh"))}
+    hues = dict(zip(NAMES.values(), HUES, strict=False))
+    hues |= {name: hues[kind] for name, kind in alike.items()}
     if news is not None:
         distances = {NAMES[kind]: one.distance for kind, one in news.kinds.items()}
         panels["distance to the nearest training network"] = distances
     figure = canvas(len(panels) * PANEL, HEIGHT + LINE * max(map(len, panels.values())))
     figure.set_layout_engine("constrained")
     for axes, (label, values) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True):
-        _shares(axes, label, values)
+        _shares(axes, label, values, hues)
     return figure
 
 
-def _shares(axes: Axes, label: str, values: Mapping[str, Tensor]) -> None:
+def _shares(axes: Axes, label: str, values: Mapping[str, Tensor], hues: Mapping[str, str]) -> None:
     """A step for each network."""
-    for number, (name, x) in enumerate(values.items()):
+    for name, x in values.items():
         shares = torch.arange(len(x) + 1) / len(x)
         edges = torch.cat([x.min()[None], x.sort().values])
-        axes.step(edges.tolist(), shares.tolist(), where="post", color=HUES[number % len(HUES)], label=name)
+        axes.step(edges.tolist(), shares.tolist(), where="post", color=hues[name], label=name)
     axes.set_xlabel(label, color=INK, fontsize=9)
     axes.set_ylabel("share of networks below", color=INK, fontsize=9)
     axes.set_ylim(0, 1)

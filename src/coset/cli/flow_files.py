@@ -19,6 +19,7 @@ from coset.populations.population import Population
 from coset.solutions.load import FLOW, POPULATION
 from coset.symmetries import Symmetry, symmetry
 
+TRAINED = "trained"  # in the `about` of samples
 KINDS = {FLOW: "flow", POPULATION: "population"}
 
 
@@ -61,10 +62,43 @@ def net_of(given: Net, *abouts: Mapping[str, Any]) -> Net:
     raise CosetError("The model is not known here, since no file says which one it is: name it with --model.")
 
 
+def split_of(given: int | None, data: str | None, *abouts: Mapping[str, Any]) -> int | None:
+    """The standard split of a data set that the options name, or that networks were trained on."""
+    if given is not None or data is None:
+        return given
+    for known in map(trained_on, abouts):
+        if known.get("data") == data and isinstance(split := known.get("split"), int):
+            return split
+    return None
+
+
+def noise_of(given: float | None, *abouts: Mapping[str, Any]) -> float:
+    """Of the targets of a regression: what the options say, or what networks were trained with; 1 if none does."""
+    if given is not None:
+        return given
+    found = (known["settings"].get("noise") for known in map(trained_on, abouts) if "settings" in known)
+    return next((float(noise) for noise in found if noise is not None), 1.0)
+
+
+def trained_on(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Data, split and settings that the networks of a population were trained with, or that a flow learned from."""
+    known = about.get(TRAINED, about)
+    return {name: known[name] for name in ("data", "split", "settings") if name in known}
+
+
 def require_members(population: Population, module: nn.Module, path: Path) -> None:
     """Give the module the weights of the first network, and refuse networks of another model."""
     first = {name: x[0].cpu() for name, x in population.states.items()}
     module.load_state_dict(states.check(first, states.of(module), str(path)), strict=False)
+    for name, x in population.states.items():
+        if x.is_floating_point():
+            sizes = x.flatten(1).square().sum(1)
+            if not bool(sizes.isfinite().all()):
+                network = int((~sizes.isfinite()).nonzero()[0])
+                raise StateError(
+                    f"{path}: {name!r} of network {network} is as large as {float(x[network].abs().max()):.3g}, too "
+                    "large to be compared with others: leave that network out."
+                )
 
 
 def symmetry_of(module: nn.Module, net: Net) -> Symmetry:

@@ -15,7 +15,7 @@ import typer
 from coset.cli import console, methods, model, outputs
 from coset.cli.align import Net
 from coset.cli.evaluate import prepare
-from coset.cli.flow_files import net_of, open_population, require_members, symmetry_of
+from coset.cli.flow_files import net_of, open_population, require_members, split_of, symmetry_of
 from coset.cli.flow_watch import watching
 from coset.errors import CosetError
 from coset.flow import Architecture, Flow, Matching
@@ -61,9 +61,10 @@ def run(request: Request, as_json: bool) -> None:
     settings = Matching(**methods.read(Matching, "fit", request.settings))
     population = open_population(request.population, request.net.device)
     net = net_of(request.net, population.about)
+    split = split_of(request.split, request.data, population.about)
     with console.steps(quiet=as_json) as say:
         say(f"building {net.model}{'' if request.data is None else f' and reading {request.data}'}")
-        task = None if request.data is None else prepare(net, request.data, request.split)
+        task = None if request.data is None else prepare(net, request.data, split)
         module = model.build(net.model, net.arguments) if task is None else task.module
         require_members(population, module, request.population)
         if task is not None:
@@ -80,6 +81,7 @@ def run(request: Request, as_json: bool) -> None:
             device=net.device,
             out=request.work,
             progress=watch,
+            on_step=watch.on_step,
             checkpoint_every=request.checkpoint_every,
         )
     assert watch.last is not None  # checkpoints are written before the last epoch, which comes again
@@ -90,7 +92,7 @@ def run(request: Request, as_json: bool) -> None:
         "networks": len(population),
         "model": net.model,
         "data": request.data,
-        "split": request.split,
+        "split": split,
         "plan": asdict(request.plan),
         "settings": asdict(settings),
         "seed": request.seed,

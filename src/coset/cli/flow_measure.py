@@ -14,6 +14,7 @@ from coset._version import __version__
 from coset.cli import runs
 from coset.cli.evaluate import Task
 from coset.cli.flow_records import from_record, to_record
+from coset.errors import CosetError
 from coset.inference.folder import digest as digest_of
 from coset.keep import digest, keep
 from coset.populations import Population
@@ -129,6 +130,10 @@ class Measures:
         else:
             file = self._work / f"measured-{measure}-{digest(key)}.json"
             kept = keep(file, {**key, "measure": measure}, lambda: to_record(compute(progress)))
-            found, self.read = from_record(kind, kept.value), self.read + kept.was_read
+            try:
+                found = from_record(kind, kept.value)
+            except (KeyError, TypeError, ValueError) as error:
+                raise CosetError(f"{file} holds something else: remove it to measure that part again.") from error
+            self.read += kept.was_read
         self._done += 1
         return found

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from coset.errors import CosetError
+from coset.errors import CosetError, StateError
 from coset.populations import Population
 
 ASKED, RANDOMNESS = "asked", "randomness"
@@ -31,7 +31,10 @@ class Parts:
         file = self._file(number)
         if not file.exists():
             return None
-        found = Population.load(file)
+        try:
+            found = Population.load(file)
+        except StateError as error:
+            raise StateError(f"{error} Remove it to sample that batch again.") from error
         asked = found.about.get(ASKED)
         if not isinstance(asked, dict) or RANDOMNESS not in found.about:
             raise CosetError(f"{file} holds no samples of this command: choose another folder.")

@@ -18,7 +18,7 @@ from coset import state as states
 from coset.cli import console, model, outputs
 from coset.cli.align import Net
 from coset.cli.evaluate import prepare
-from coset.cli.flow_files import described, net_of, open_flow, symmetry_of
+from coset.cli.flow_files import TRAINED, described, net_of, noise_of, open_flow, split_of, symmetry_of, trained_on
 from coset.cli.flow_parts import Parts, batches
 from coset.cli.flow_watch import Steps, stoppable
 from coset.errors import CosetError
@@ -42,8 +42,8 @@ class Request:
         the model of the samples, without a name where that is not needed; of another width than the flow's if `widens`
     method
         heun when None, and rk4 for densities
-    guide, strength
-        a data set that the networks should do well on, and how much that counts
+    guide, strength, split
+        a data set that the networks should do well on, how much that counts, and which standard split it is
     work
         a folder for the batches, from which the command goes on
     """
@@ -59,6 +59,7 @@ class Request:
     conditions: tuple[str, ...] = ()
     guide: str | None = None
     strength: float | None = None
+    split: int | None = None
     log_prob: bool = False
     exact: bool = False
     work: Path | None = None
@@ -73,7 +74,8 @@ def run(request: Request, as_json: bool) -> None:
     condition = asked(request.conditions)
     with console.steps(quiet=as_json) as say:
         flow = open_flow(request.flow, request.net.device)
-        request = replace(request, net=_net(request, flow))
+        split = split_of(request.split, request.guide, flow.fitted.about)
+        request = replace(request, net=_net(request, flow), split=split)
         flow, guidance = _prepared(request, flow, say)
     how = {
         "steps": request.steps,
@@ -81,6 +83,7 @@ def run(request: Request, as_json: bool) -> None:
         "noise": request.noise,
         "condition": condition,
         "guide": request.guide,
+        "split": request.split,
         "strength": _strength(request),
         "seed": request.seed,
     }
@@ -98,7 +101,8 @@ def run(request: Request, as_json: bool) -> None:
                 made += len(part)
     rate = made / (time.perf_counter() - began)
     how = {"flow": str(request.flow), **how}
-    population = replace(Population.concat(parts), about={**how, **model_of})
+    trained = {TRAINED: trained_on(flow.fitted.about)}
+    population = replace(Population.concat(parts), about={**how, **model_of, **trained})
     logs = population.labels.get("log_prob")
     with outputs.writing("--output", request.output):
         population.save(request.output)
@@ -138,8 +142,9 @@ def asked(words: Sequence[str]) -> dict[str, list[float]]:
 
 def _check(request: Request) -> None:
     """Refuse options that do not go together."""
-    if request.guide is None and request.strength is not None:
-        raise CosetError("--strength is that of guidance: name the data with --guide.")
+    for option, value in (("--strength", request.strength), ("--split", request.split)):
+        if request.guide is None and value is not None:
+            raise CosetError(f"{option} is that of guidance: name the data with --guide.")
     if request.log_prob and (request.guide is not None or request.noise):
         raise CosetError("--log-prob is the density of the flow itself: leave out --guide and --noise.")
     if request.exact and not request.log_prob:
@@ -161,7 +166,7 @@ def _prepared(request: Request, flow: Flow, say: console.Steps) -> tuple[Flow, G
     if not net.model:
         return flow, None
     say(f"building {net.model}{'' if request.guide is None else f' and reading {request.guide}'}")
-    task = None if request.guide is None else prepare(net, request.guide, None)
+    task = None if request.guide is None else prepare(net, request.guide, request.split)
     module = model.build(net.model, net.arguments) if task is None else task.module
     if request.widens:
         say(f"inferring the symmetry of {net.model}")
@@ -171,7 +176,7 @@ def _prepared(request: Request, flow: Flow, say: console.Steps) -> tuple[Flow, G
     if task is None:
         return flow, None
     train = task.sets.train
-    noise = 1.0 if train.targets.is_floating_point() else None
+    noise = noise_of(None, flow.fitted.about) if train.targets.is_floating_point() else None
     strength = _strength(request) or 0.0
     return flow, Guidance(module.to(net.device), train, strength, min(EXAMPLES, len(train)), noise=noise)
 

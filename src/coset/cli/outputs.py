@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,8 @@ def check(option: str, path: Path | None, suffixes: Sequence[str], inputs: Seque
         raise CosetError(f"{option} {path} is a folder: name a file in it.")
     if not path.parent.is_dir():
         raise CosetError(f"{option} {path} cannot be written: there is no folder {path.parent}.")
+    with writing(option, path), tempfile.TemporaryFile(dir=path.parent):
+        pass
 
 
 def _sources(given: Path) -> list[Path]:

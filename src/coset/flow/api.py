@@ -83,6 +83,7 @@ class Flow:
         device: str | torch.device | None = None,
         out: str | Path | None = None,
         progress: Progress | None = None,
+        on_step: Counted | None = None,
         checkpoint_every: int = 20,
     ) -> Flow:
         """Learn to generate networks like those of `population`, and return this flow.
@@ -95,6 +96,8 @@ class Flow:
             a folder for metrics and checkpoints, one each `checkpoint_every` epochs, and after a minute at the
             latest, once an epoch is over; called again with the same arguments, `fit` goes on where it was stopped,
             with the same result
+        progress, on_step
+            hear of each epoch, and of each step of all of them
         """
         given = population if isinstance(population, Population) else Population(dict(population))
         self._fitted = learn(
@@ -107,6 +110,7 @@ class Flow:
             device,
             out,
             progress,
+            on_step,
             checkpoint_every,
         )
         return self

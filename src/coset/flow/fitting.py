@@ -31,6 +31,7 @@ from coset.inference.fit import check_call
 from coset.inference.folder import RowFolder, open_folder
 from coset.inference.randomness import Randomness, seeded
 from coset.populations.population import Population
+from coset.progress import Counted
 from coset.solutions.device import resolve
 from coset.symmetries import Symmetry
 from coset.weightspace.canonical import canonicalize
@@ -82,6 +83,7 @@ def learn(
     device: str | torch.device | None,
     out: str | Path | None,
     progress: Progress | None,
+    on_step: Counted | None,
     checkpoint_every: int,
 ) -> Fitted:
     """See `coset.Flow.fit`."""
@@ -109,11 +111,12 @@ def learn(
         for own, left in divided
     ]
     randomness = Randomness(seed, [(0,)], where)
-    run = Learning(parts, settings, randomness)
+    run = Learning(parts, settings, randomness, on_step)
     folders = []
     if out is not None:
         tensors = [x for own in known for x in (own.ends, own.starts, own.conditions) if x is not None]
-        more = {"flow": asdict(plan), "outputs": None if function is None else function.known}
+        asked = asdict(plan)
+        more = {**asked.pop("architecture"), **asked, "outputs": None if function is None else function.known}
         folder = open_folder(out, settings, seed, field, tensors, where, **more)
         folder.write_settings()
         folders = [RowFolder(folder.path / "flow")]

@@ -26,6 +26,7 @@ from coset.inference.optimizers import Adam, Optimizer
 from coset.inference.randomness import Randomness
 from coset.inference.schedule import cosine
 from coset.inference.stepping import check_choices, check_positive, matmul_precision
+from coset.progress import Counted
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,10 @@ class Part:
 class Learning(Course):
     """A field under way: an epoch goes through the populations of all parts once."""
 
-    def __init__(self, parts: Sequence[Part], settings: Matching, randomness: Randomness) -> None:
-        self.parts, self.settings = parts, settings
+    def __init__(
+        self, parts: Sequence[Part], settings: Matching, randomness: Randomness, on_step: Counted | None = None
+    ) -> None:
+        self.parts, self.settings, self._on_step = parts, settings, on_step
         first = parts[0].field
         self._network = Network(first)
         self._generator = randomness.generators[0]
@@ -184,11 +187,13 @@ class Learning(Course):
                     changes = [*self._changes(), own.done]
                     own.advance = captured(partial(self._step, own), changes, [generator], self._device)
                     own.is_captured = True
+            before = int(self._done)
             # Parts take turns, so that no width is the last one.
-            for turn in itertools.zip_longest(*([own] * own.count for own in self._steps)):
-                for own in turn:
-                    if own is not None:
-                        own.advance()
+            turns = itertools.zip_longest(*([own] * own.count for own in self._steps))
+            for k, own in enumerate(own for turn in turns for own in turn if own is not None):
+                own.advance()
+                if self._on_step is not None:
+                    self._on_step(before + k + 1, self.settings.epochs * self.steps)
         return [(float(self._sum) / self.steps, None)]
 
     def more(self) -> dict[str, list[float]]:

@@ -36,6 +36,8 @@ class Plan:
     def __post_init__(self) -> None:
         check_choices(self)
         check_positive(self, "group")
+        if len(set(self.conditions)) < len(self.conditions):
+            raise CosetError(f"The conditions {', '.join(self.conditions)} name one twice.")
         if self.align and self.coupling == "training":
             raise CosetError("Networks that are coupled with their own starts keep their order: leave align out.")
 

@@ -120,11 +120,11 @@ def open_folder(
         **asdict(method),  # type: ignore[call-overload]
         "seed": seed,
         "device": device.type,
+        **more,  # before what follows from it, so that a refusal says what was asked for
         "model": type(model).__name__,
         "tensors": {name: list(x.shape) for name, x in model.state_dict().items() if isinstance(x, torch.Tensor)},
         "data": digest(data),
         "layers": hashlib.sha256(repr(model).encode()).hexdigest()[:16],  # an activation has no tensor to be known by
-        **more,
     }
     wanted = json.loads(json.dumps(wanted))  # where tuples are lists, as in the file
     file = out / SETTINGS

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from coset import state as states
 from coset.checks import State
 from coset.data import Data, Split, as_split
-from coset.errors import CosetError
+from coset.errors import CosetError, StateError
 from coset.inference.drive import Epoch, Progress
 from coset.inference.fit import check_call
 from coset.inference.folder import CHECKPOINT, SETTINGS, RowFolder, RunFolder, digest, open_folder, unusual
@@ -127,7 +127,10 @@ class _Job:
         first = number * self.settings.chunk
         file = None if self.folder is None else self.folder.path / f"chunk-{number:05d}.safetensors"
         if file is not None and file.exists():
-            found = Population.load(file, self.split.inputs.device)
+            try:
+                found = Population.load(file, self.split.inputs.device)
+            except StateError as error:
+                raise StateError(f"{error} Remove it to train that chunk again.") from error
             if found.about.get("runs", 0) >= count:
                 return found[found.labels["run"] < first + count]
         starts = self.starts(number, count)

@@ -57,7 +57,8 @@ class Population:
         own = [self.states[name] for name in distinct(self.states)]
         coordinates = sum(x.shape[1:].numel() for x in own if is_coordinate(x))
         labels = f", labels {', '.join(self.labels)}" if self.labels else ""
-        return f"Population({len(self):,} networks of {coordinates:,} weights{labels})"
+        noun = "network" if len(self) == 1 else "networks"
+        return f"Population({len(self):,} {noun} of {coordinates:,} weights{labels})"
 
     def __getitem__(self, index: slice | Tensor) -> Population:
         """The networks of a slice, of int64 places or of a bool mask; `about` stays."""

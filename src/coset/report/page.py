@@ -29,11 +29,12 @@ footer { margin-top: 2.5rem; color: #777; font-size: 0.8rem; }
 NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?%?(, [-+]?[\d.,]+(e[-+]?\d+)?%?)*")
 
 
-def page(title: str, rows: Sequence[Mapping[str, str]], figures: Sequence[Figure]) -> str:
-    """The text of the page: the title, a table with a line for each of `rows` (cell by column), the figures."""
+def page(title: str, rows: Sequence[Mapping[str, str]], figures: Sequence[Figure], notes: Sequence[str] = ()) -> str:
+    """The text of the page: the title, a table with a line for each of `rows` (cell by column), notes, the figures."""
     parts = [f"<h1>{html.escape(title)}</h1>"]
     if rows:
         parts.append(f'<div class="wide">{_table(rows)}</div>')
+    parts += [f"<p>{html.escape(note)}</p>" for note in notes]
     parts += [f'<figure><img alt="{html.escape(title)}" src="{_picture(figure)}"></figure>' for figure in figures]
     body = "\n".join(parts)
     return (
