@@ -210,7 +210,7 @@ def test_what_cannot_be_is_refused_in_one_sentence() -> None:
     flow = Flow(SYM, "euclidean", architecture=SMALL).fit(trained(64), QUICK)
     with pytest.raises(CosetError, match="There are 5 starts for 3"):
         flow.sample(3, starts=draw(5, 0))
-    with pytest.raises(CosetError, match="must be positive, not 0"):
+    with pytest.raises(CosetError, match="above zero, not 0"):
         flow.sample(0)
     with pytest.raises(CosetError, match="has no conditions"):
         flow.sample(2, condition={"task": 1.0})

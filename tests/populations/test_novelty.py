@@ -291,6 +291,8 @@ def test_refusals() -> None:
         novelty(samples, {name: x[:1] for name, x in training.items()}, sym)
     with pytest.raises(coset.StateError, match=r"'layers\.0\.bias' in the samples"):
         novelty({**samples, "layers.0.bias": samples["layers.0.bias"][:, :2]}, training, sym)
+    with pytest.raises(coset.StateError, match="there are no samples"):
+        novelty({name: x[:0] for name, x in samples.items()}, training, sym)
     with pytest.raises(coset.StateError, match="to compare with"):
         nearest(samples, {name: x[:0] for name, x in training.items()}, sym)
     with pytest.raises(coset.StateError, match="NaN"):

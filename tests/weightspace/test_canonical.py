@@ -237,6 +237,17 @@ def test_float32() -> None:
     assert apart(found.state, coset.canonicalize(a, sym).state) < 1e-5
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_few_bits_do_not_make_units_equal(dtype: torch.dtype) -> None:
+    model = zoo.MLP([16, 32, 32, 10], "gelu")
+    sym = coset.symmetry(model, (torch.randn(3, 16),))
+    a = states.to(states.of(model), dtype=dtype)
+    found = coset.canonicalize(a, sym).state
+    for k in range(3):
+        moved = coset.canonicalize(sym.act(sym.random(torch.Generator().manual_seed(k)), a), sym).state
+        assert all(torch.equal(moved[name], found[name]) for name in found)
+
+
 def test_conditions_of_an_mlp() -> None:
     _, _, sym = network("relu")
     found = gauge(sym, "scaling", list(sym.axes))
@@ -271,6 +282,10 @@ def test_refusals() -> None:
         coset.canonicalize({**a, "layers.0.bias": a["layers.0.bias"] * math.nan}, sym)
     with pytest.raises(coset.StateError, match="leading dimension"):
         coset.canonicalize({**a, "layers.0.bias": a["layers.0.bias"].expand(3, -1)}, sym)
+    with pytest.raises(coset.StateError, match="this population is empty"):
+        coset.canonicalize({name: x[None][:0] for name, x in a.items()}, sym)
+    with pytest.raises(coset.StateError, match="holds whole numbers"):
+        coset.canonicalize({name: x.long() for name, x in a.items()}, sym)
     with pytest.raises(coset.StateError, match="not a population"):
         coset.canonicalize(a, sym, states.stack([a, a]))
 

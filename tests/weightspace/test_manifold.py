@@ -224,3 +224,12 @@ def test_wrapped_gaussian(sigma: float) -> None:
     blocks = [sphere.wrapped_log_prob(b, a, sigma) for a, b in zip(m._blocks(mean), m._blocks(x), strict=True)]
     normal = torch.distributions.Normal(mean[-m.flat :], sigma).log_prob(x[:, -m.flat :]).sum(-1)
     assert torch.allclose(m.wrapped_log_prob(x, mean, sigma), normal + sum(b.sum(-1) for b in blocks))
+
+
+@pytest.mark.parametrize("sigma", [0.0, -1.0, math.inf])
+def test_densities_need_a_deviation(sigma: float) -> None:
+    m = small()
+    x = m.random(1, torch.Generator().manual_seed(1))
+    for density in (lambda: m.log_prob(x, sigma), lambda: m.wrapped_log_prob(x, x, sigma)):
+        with pytest.raises(coset.CosetError, match="positive and finite deviation"):
+            density()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -30,6 +31,8 @@ from coset.populations.population import Population
 from coset.progress import Counted
 from coset.solutions.device import resolve
 from coset.symmetries import Symmetry
+
+log = logging.getLogger(__name__)
 
 BATCH = 512  # networks that are sampled at once
 
@@ -173,10 +176,19 @@ class Flow:
         found, logs = [], []
         for x, field in fitted.batches(n, condition, None, generator, batch_size):
             with matmul_precision(fitted.precision):
-                made, log = sample_with_log_prob(field, x, *how)
+                made, density = sample_with_log_prob(field, x, *how)
             found.append(made)
-            logs.append(log)
-        return fitted.space.decode(torch.cat(found)), torch.cat(logs)
+            logs.append(density)
+        ends = torch.cat(found)
+        if brought := int(fitted.space.outside(ends).sum()):
+            log.warning(
+                "%d of %d networks had %s below zero and were brought back there: their densities are those of where "
+                "they were",
+                brought,
+                len(ends),
+                " or ".join(fitted.space.floors),
+            )
+        return fitted.space.decode(ends), torch.cat(logs)
 
     def log_prob(
         self,
@@ -194,6 +206,11 @@ class Flow:
     ) -> Tensor:
         """[n] log density of networks: by the volume of weights if Euclidean, of canonical ones if geometric."""
         fitted, manifold = self.fitted, self.fitted.space.manifold
+        if fitted.field.predict == "endpoint" and any(block.size == 2 for block in manifold.spheres):
+            raise CosetError(
+                "Units with two weights lie on circles, which a flow that predicts end points tears where these lie "
+                "opposite, so that not all networks have a density: use predict='velocity'."
+            )
         how = (fitted.base.log_prob, manifold, steps, method, divergence, probes, noise, generator, progress)
         logs = []
         given = fitted.encode(population)

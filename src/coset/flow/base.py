@@ -20,6 +20,8 @@ from coset.weightspace import sphere
 
 LOOKS = 16  # at fresh models, to know their deviations
 LEAST = 0.05  # the deviation of what starts as a constant, beside the largest of its network
+HEAVY = 5.0  # a fourth moment, in units of the squared second, from which on the second is that of a few outliers
+PER_MAD = 1.4826  # deviations of a normal per median distance from its median
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,10 +88,13 @@ class Base:
         return chart.velocity(full)[self._begin :].float()
 
 
-def measured_base(room: Space, x: Tensor) -> Base:
+def measured_base(room: Space, x: Tensor, covers: bool = False) -> Base:
     """The base with the mean and deviation that each tensor has in networks x [n, D].
 
-    What is constant, as biases that start at zero, gets a small deviation, since a density needs one.
+    Or, where they are far from normal, the median and the deviation of a normal with the same median distance from it:
+    so are biases b / |w| of canonical networks with few inputs, whose variance is infinite for two of them. Not so if
+    the base covers the networks, with the few that are far out. What is constant, as biases that start at zero, gets a
+    small deviation, since a density needs one.
     """
     wide = {name: y.double() for name, y in room.template.items()}
     shapes = room.ends.chart.shapes
@@ -104,6 +109,12 @@ def measured_base(room: Space, x: Tensor) -> Base:
 
     means = mean(lambda name, y: y)
     stds = {name: math.sqrt(square) for name, square in mean(lambda name, y: (y - means[name]).square()).items()}
+    fourth = mean(lambda name, y: (y - means[name]).pow(4))
+    some = room.ends.chart.state(x[: room.at_once].double(), wide)
+    for name in shapes:
+        if not covers and fourth[name] > HEAVY * stds[name] ** 4:
+            middle = some[name].median()
+            means[name], stds[name] = float(middle), PER_MAD * float((some[name] - middle).abs().median())
     floor = LEAST * max(stds.values())
     return Base(room, means, {name: max(value, floor) for name, value in stds.items()})
 
@@ -118,7 +129,8 @@ def initial_base(model: nn.Module, room: Space) -> Base:
 
 
 def normal_starts(model: nn.Module, sym: Symmetry, std: float | None = None) -> Base:
-    """Networks to begin training with whose density a flow knows: `coset.collect(..., draw=normal_starts(...).states)`.
+    """Networks to begin training with whose density a Euclidean flow knows, and those of canonical networks nearly:
+    `coset.collect(..., draw=normal_starts(...).states)`.
 
     All weights are normal, with deviation `std`, or with mean and deviation of each tensor of fresh models when None.
     """

@@ -51,7 +51,7 @@ class Conditions:
         columns = []
         for name, size in self.sizes.items():
             x = torch.as_tensor(values[name], dtype=torch.float32, device=self.mean.device)
-            if x.dim() == 0 or (x.dim() == 1 and len(x) == size != n):
+            if x.dim() == 0 or (x.dim() == 1 and len(x) == size):
                 x = x.expand(n, size)
             x = _columns(x)
             if tuple(x.shape) != (n, size):

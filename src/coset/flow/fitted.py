@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coset.checks import State, check
-from coset.errors import CosetError
+from coset.errors import CosetError, StateError
 from coset.flow.base import Base
 from coset.flow.conditions import Conditions
 from coset.flow.field import Field
@@ -51,7 +51,14 @@ class Fitted:
 
     def encode(self, population: State) -> Tensor:
         """[n, D] of networks from any device."""
-        return self.space.encode(check(population, where="the population"))
+        given = check(population, where="the population")
+        for name in self.space.shared:
+            if name in given and bool((given[name] != self.space.template[name].to(given[name])).any()):
+                raise StateError(
+                    f"Tensor '{name}' differs from that of the networks that this flow was learned from, which all had "
+                    "the same: it knows nothing of others."
+                )
+        return self.space.encode(given)
 
     def batches(
         self,
@@ -62,8 +69,8 @@ class Fitted:
         batch_size: int,
     ) -> Iterator[tuple[Tensor, Velocity]]:
         """Points [m, D] to begin from, those of `begin` [n, D] or draws from the base, with the field that leads on."""
-        if n < 1 or batch_size < 1:
-            raise CosetError(f"The number of networks and batch_size must be positive, not {n} and {batch_size}.")
+        if not (isinstance(n, int) and isinstance(batch_size, int)) or n < 1 or batch_size < 1:
+            raise CosetError(f"n and batch_size must be whole numbers above zero, not {n} and {batch_size}.")
         if self.conditions is None and condition:
             raise CosetError("This flow has no conditions: fit it with conditions= the labels that it should know.")
         known = None if self.conditions is None else self.conditions.matrix(condition or {}, n)

@@ -98,7 +98,7 @@ def learn(
     divided = [own.divided(settings.unseen) for own in known]
     first = divided[0][0]
     field = _field(plan, first, 0 if conditions is None else conditions.size, seed).to(where)
-    base = measured_base(first.space, first.begun)
+    base = measured_base(first.space, first.begun, covers=first.starts is None)
     function = _function(first, base, model, data, len(known)) if settings.function else None
     parts = [
         Part(

@@ -59,6 +59,13 @@ class Space:
         return {name: x.float() if x.is_floating_point() else x for name, x in self.template.items()}
 
     @property
+    def shared(self) -> list[str]:
+        """Floating tensors that are no coordinates, as constants of a model: the same in all networks."""
+        return [
+            name for name, x in self.template.items() if x.is_floating_point() and name not in self.ends.chart.shapes
+        ]
+
+    @property
     def at_once(self) -> int:
         """How many networks to look at at a time."""
         return max(COORDINATES // max(self.ends.size, 1), 1)
@@ -94,6 +101,12 @@ class Space:
         """The population at [n, D], brought back to the networks that are possible."""
         found = self.ends.state(self.ends.project(x), self.template)
         return found | {name: found[name].clamp(min=floor) for name, floor in self.floors.items()}
+
+    def outside(self, x: Tensor) -> Tensor:
+        """[n] which of the networks at [n, D] `decode` brings back, since a tensor is below its floor."""
+        found = self.ends.state(self.ends.project(x), self.template)
+        below = [(found[name] < floor).flatten(1).any(1) for name, floor in self.floors.items()]
+        return torch.stack(below).any(0) if below else torch.zeros(len(x), dtype=torch.bool, device=x.device)
 
     def to(self, device: str | torch.device) -> Space:
         """The space with its tables on a device."""

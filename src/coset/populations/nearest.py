@@ -56,7 +56,7 @@ def nearest(
     that the distance does not change if any network is replaced by an equivalent one. It is the plain Euclidean one
     of all trained weights, not standardised: directions of units count alike, and the last layer by the size that
     the function gives it. Signs, as of tanh units, are canonical and not minimised over: then the distance is an upper
-    bound.
+    bound. Nor are factors of units whose incoming weights are all zero, which nothing fixes.
 
     With one hidden layer, or several that no weight joins, this is an assignment for each pair of networks. By
     branch and bound only those are solved that can still win: reduced by the least cost of each row and then of each

@@ -173,6 +173,8 @@ def compared(
 ) -> Compared:
     """The samples, and networks to compare them with: see `novelty`."""
     total = states.size(training)
+    if states.size(samples) == 0:
+        raise StateError("Novelty is that of some networks, and there are no samples.")
     if total < 2:
         raise StateError(f"Novelty needs two training networks or more, and there are {total}.")
     generator = torch.Generator().manual_seed(seed)

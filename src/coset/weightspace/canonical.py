@@ -84,6 +84,10 @@ def _population(state: State, sym: Symmetry) -> bool:
         lead = len(shape) - len(expected)
         if lead not in (0, 1) or shape[lead:] != expected:
             raise StateError(f"Tensor '{name}' has shape {shape}, the symmetry expects {expected}.")
+        if not state[name].is_floating_point() and name not in sym.buffers:
+            raise StateError(f"Tensor '{name}' holds whole numbers, which have no norm to be divided by: give weights.")
+        if lead and not shape[0]:
+            raise StateError("A canonical form is that of some networks, and this population is empty.")
         leads[lead] = name
     if len(leads) > 1:
         raise StateError(f"Tensor '{leads[1]}' has a leading dimension that '{leads[0]}' lacks.")

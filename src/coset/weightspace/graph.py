@@ -103,6 +103,8 @@ def neural_graph(state: State, sym: Symmetry | Wiring) -> NeuralGraph:
         raise StateError(f"A population has one size in all tensors, but here it is: {listed}.")
     edges = {name: _features(values[b.piece.tensor], b.piece) for name, b in wiring.blocks.items()}
     nodes: dict[str, Tensor] = {}
+    if not values:
+        raise StateError("A graph is that of some weights, and this state has no floating tensors that belong to it.")
     anything = values[next(iter(values))][0]
     for name, layer in wiring.layers.items():
         found = [_features(values[piece.tensor], piece) for piece in layer.pieces]

@@ -130,6 +130,7 @@ class Manifold:
 
     def log_prob(self, x: Tensor, sigma: float = 1.0) -> Tensor:
         """[...] log density of `random`, by area and volume."""
+        _check_deviation(sigma)
         self._check(x)
         areas = sum(block.count * sphere.log_area(block.size) for block in self.spheres)
         return _normal(x[..., self._round :], sigma) - areas
@@ -142,6 +143,7 @@ class Manifold:
 
     def wrapped_log_prob(self, x: Tensor, mean: Tensor, sigma: float) -> Tensor:
         """[...] log density of `wrapped`, exact: see `coset.weightspace.sphere.wrapped_log_prob`."""
+        _check_deviation(sigma)
         pairs = zip(self._blocks(x), self._blocks(mean), strict=True)
         round_parts = [sphere.wrapped_log_prob(a, m, sigma).sum(-1) for a, m in pairs]
         flat = _normal(x[..., self._round :] - mean[..., self._round :], sigma)
@@ -191,6 +193,11 @@ def manifold(sym: Symmetry, like: State | None = None, *, polar: bool = False) -
     sizes = {scaling.units: scaling.copies * scaling.size for scaling in sym.scalings}
     log_powers = sum(sizes[c.units] * math.log(abs(c.power)) for c in gauge(sym, "scaling", names))
     return Manifold(chart(sym, names, polar), exponents, log_powers)
+
+
+def _check_deviation(sigma: float) -> None:
+    if not 0 < sigma < math.inf:
+        raise CosetError(f"A density needs a positive and finite deviation, not {sigma}.")
 
 
 def _normal(x: Tensor, sigma: float) -> Tensor:

@@ -12,7 +12,8 @@ from coset.symmetries import Element, Symmetry
 from coset.symmetries.views import Block, blocks, labels
 from coset.weightspace.gauge import present
 
-# Keys this many units in the last place of the largest apart are equal, as those of equal units are after rounding.
+# Keys this many units in the last place of the largest apart are equal, as those of equal units are after rounding; of
+# float32 at the least, since in fewer bits that would be most of them.
 EQUAL = 64
 
 
@@ -101,7 +102,9 @@ def _refined(ranks: Tensor, column: Tensor) -> Tensor:
     order = column.argsort(dim=-1, stable=True)
     order = order.gather(-1, ranks.gather(-1, order).argsort(dim=-1, stable=True))
     before, values = ranks.gather(-1, order), column.gather(-1, order)
-    tolerance = EQUAL * torch.finfo(column.dtype).eps * column.abs().amax(-1, keepdim=True)
+    tolerance = (
+        EQUAL * torch.finfo(torch.promote_types(column.dtype, torch.float32)).eps * column.abs().amax(-1, keepdim=True)
+    )
     apart = (before.diff(dim=-1) > 0) | (values.diff(dim=-1) > tolerance)
     places = torch.nn.functional.pad(apart.long().cumsum(-1), (1, 0))
     return torch.empty_like(places).scatter_(-1, order, places)
