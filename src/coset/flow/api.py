@@ -97,7 +97,7 @@ class Flow:
             populations of other widths, with their symmetries, that are learned together with the first
         out
             a folder for metrics and checkpoints, one each `checkpoint_every` epochs, and after a minute at the
-            latest, once an epoch is over; called again with the same arguments, `fit` goes on where it was stopped,
+            latest; called again with the same arguments, `fit` goes on where it was stopped,
             with the same result
         progress, on_step
             hear of each epoch, and of each step of all of them

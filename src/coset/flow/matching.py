@@ -171,6 +171,7 @@ class Learning(Course):
         if settings.optimizer == "muon":
             self._optimizer = Muon(self._flat, list(self._network.shapes.values()))
         self._done = torch.zeros((), dtype=torch.int64, device=device)
+        self._taken, self._begun = 0, self._generator.get_state()  # steps of the epoch, and where its numbers began
         self._sum = torch.zeros((), device=device)
         self._moved: Callable[[Tensor], None] = self._move
         if settings.compile:
@@ -178,23 +179,40 @@ class Learning(Course):
 
     def epoch(self) -> list[tuple[float, float | None]]:
         generator = self._generator
-        for own in self._steps:
-            own.begin(generator)
-        self._sum.zero_()
+        self._begin(generator)
         with matmul_precision(self.settings.precision):
             for own in self._steps:
                 if not own.is_captured:
                     changes = [*self._changes(), own.done]
                     own.advance = captured(partial(self._step, own), changes, [generator], self._device)
                     own.is_captured = True
-            before = int(self._done)
+            before = int(self._done) - self._taken
             # Parts take turns, so that no width is the last one.
             turns = itertools.zip_longest(*([own] * own.count for own in self._steps))
-            for k, own in enumerate(own for turn in turns for own in turn if own is not None):
+            for own in itertools.islice((own for turn in turns for own in turn if own is not None), self._taken, None):
                 own.advance()
+                self._taken += 1
                 if self._on_step is not None:
-                    self._on_step(before + k + 1, self.settings.epochs * self.steps)
+                    self._on_step(before + self._taken, self.settings.epochs * self.steps)
+                if self.after_step is not None:
+                    self.after_step()
+        self._taken = 0
         return [(float(self._sum) / self.steps, None)]
+
+    def _begin(self, generator: torch.Generator) -> None:
+        """The order and starts of an epoch, anew if it was stopped, since they are not kept; it goes on after that."""
+        done, now = [own.done.clone() for own in self._steps], generator.get_state()
+        if self._taken:
+            generator.set_state(self._begun)
+        self._begun = generator.get_state()
+        for own in self._steps:
+            own.begin(generator)
+        if not self._taken:
+            self._sum.zero_()
+            return
+        generator.set_state(now)
+        for own, steps in zip(self._steps, done, strict=True):
+            own.done.copy_(steps)
 
     def more(self) -> dict[str, list[float]]:
         found = [x for part in self.parts if part.unseen is not None for x in self._unseen(part, part.unseen)]
@@ -260,12 +278,15 @@ class Learning(Course):
         return [self._flat, self._average, *self._optimizer.state, self._done, self._sum, *levels]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"changes": [x.detach().clone() for x in self._changes()]}
+        kept = [*self._changes(), *(own.done for own in self._steps)]
+        return {"changes": [x.detach().clone() for x in kept], "taken": self._taken, "begun": self._begun}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for x, saved in zip(self._changes(), state["changes"], strict=True):
+        kept = [*self._changes(), *(own.done for own in self._steps)]
+        for x, saved in zip(kept, state["changes"], strict=True):
             x.copy_(saved)
+        self._taken, self._begun = state["taken"], state["begun"].cpu()
 
 
 class _Steps:

@@ -41,7 +41,7 @@ class Epoch:
 
 Progress = Callable[[Epoch], None]
 
-MOST = 60.0  # seconds after which the end of an epoch is kept, whatever `checkpoint_every` says
+MOST = 60.0  # seconds after which the next that can be kept is, whatever `checkpoint_every` says
 
 
 def drive(
@@ -59,19 +59,31 @@ def drive(
     """Let `run` go through its `epochs`, on from the last checkpoint if there is one.
 
     `folders` has one for each network of `group`, or none if nothing is kept; else a checkpoint is written every
-    `checkpoint_every` epochs, and after a minute at the latest, once an epoch is over. Where something diverged,
-    `split` is looked at, and `named` says in the message what it was.
+    `checkpoint_every` epochs, and after a minute at the latest, once an epoch is over, or a step of a run that can be
+    kept in between. Where something diverged, `split` is looked at, and `named` says in the message what it was.
     """
-    done = 0
+    done, before = 0, 0.0  # epochs, and seconds of the one that was stopped
     if folders and (checkpoint := folders[0].resume(device)) is not None:
         run.load_state_dict(checkpoint["run"])
         randomness.states = checkpoint["randomness"]
-        done = checkpoint["epoch"]
+        done, before = checkpoint["epoch"], checkpoint["seconds"]
     for own in folders:
         own.keep_metrics(done)
     saved = time.monotonic()
+
+    def keep(epochs_done: int, seconds: float) -> None:
+        nonlocal saved
+        content = {"epoch": epochs_done, "run": run.state_dict(), "randomness": randomness.states}
+        folders[0].checkpoint({**content, "group": [list(row) for row in group], "seconds": seconds})
+        saved = time.monotonic()
+
+    def after_step() -> None:
+        if time.monotonic() - saved >= MOST:
+            keep(epoch - 1, time.perf_counter() - begin)
+
+    run.after_step = after_step if folders else None
     for epoch in range(done + 1, epochs + 1):
-        begin = time.perf_counter()
+        begin = time.perf_counter() - (before if epoch == done + 1 else 0.0)
         with randomness.active():
             metrics = run.epoch()
         seconds = time.perf_counter() - begin
@@ -84,9 +96,7 @@ def drive(
             own.log({"epoch": epoch, "loss": loss, "accuracy": accuracy, "seconds": seconds, **others})
         due = epoch % checkpoint_every == 0 or time.monotonic() - saved >= MOST
         if folders and due and epoch < epochs:
-            content = {"epoch": epoch, "run": run.state_dict(), "randomness": randomness.states}
-            folders[0].checkpoint({**content, "group": [list(row) for row in group]})
-            saved = time.monotonic()
+            keep(epoch, 0.0)
         if progress is not None:
             for row, (loss, accuracy), others in zip(group, metrics, more, strict=True):
                 copy = row[1] if len(row) > 1 else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,7 +61,14 @@ class Problem:
 
 
 class Course(ABC):
-    """Something that is learned, epoch by epoch."""
+    """Something that is learned, epoch by epoch.
+
+    after_step
+        for whoever may want a `state_dict` within an epoch; a course whose epochs may take long calls it after each
+        step, and then its state says where in the epoch it is
+    """
+
+    after_step: Callable[[], None] | None = None
 
     @abstractmethod
     def epoch(self) -> list[tuple[float, float | None]]:

@@ -26,13 +26,14 @@ class Randomness:
         self._global = [torch.default_generator]
         if device.type == "cuda":
             self._global.append(torch.cuda.default_generators[device.index])
+        self._is_active = False
         self.generators = [torch.Generator(device).manual_seed(_word(seed, row, 0)) for row in rows]
         self._outer = [torch.Generator(g.device).manual_seed(_word(seed, rows[0], 1)).get_state() for g in self._global]
 
     @property
     def states(self) -> list[Tensor]:
         """Where all generators stand."""
-        return [*self._outer, *_states(self.generators)]
+        return [*(_states(self._global) if self._is_active else self._outer), *_states(self.generators)]
 
     @states.setter
     def states(self, states: list[Tensor]) -> None:
@@ -45,9 +46,11 @@ class Randomness:
         """Let everything inside draw from these numbers."""
         outside = _states(self._global)
         _restore(self._global, self._outer)
+        self._is_active = True
         try:
             yield
         finally:
+            self._is_active = False
             self._outer = _states(self._global)
             _restore(self._global, outside)
 

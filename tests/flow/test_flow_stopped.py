@@ -1,0 +1,92 @@
+"""A flow whose learning was stopped within epochs comes out as if it had not been."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import coset
+from coset import state as states
+from coset import zoo
+from coset.flow import Architecture, Flow, Matching
+from coset.inference import drive
+from coset.inference.folder import RowFolder
+from coset.populations.population import Population
+
+SETTINGS = Matching(epochs=3, batch_size=16, rate=1e-3, warm_up=2, noise=0.01, level=True, unseen=4)
+
+
+class _KilledError(Exception):
+    pass
+
+
+def known(spec: str) -> tuple[coset.Symmetry, Population]:
+    model, generator = zoo.build(spec), torch.Generator().manual_seed(0)
+    starts = {name: torch.randn(52, *x.shape, generator=generator) for name, x in states.of(model).items()}
+    return coset.symmetry(model, zoo.example_input(model)), Population({k: 3 * x for k, x in starts.items()}, starts)
+
+
+@pytest.mark.parametrize("coupling", ["training", "ot", "independent"])
+def test_the_same_after_every_step(tmp_path: Path, coupling: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three steps in an epoch for each of two widths, each of which is the last of some call."""
+    (sym, own), wide = known("mlp:3-4-2"), known("mlp:3-6-2")
+    given: dict[str, Any] = {"more": [wide]}
+    steps: list[tuple[int, int]] = []
+
+    def flow() -> Flow:
+        return Flow(sym, "geometric", coupling, architecture=Architecture(width=16, depth=1, heads=2))  # type: ignore[arg-type]
+
+    def sampled(made: Flow) -> dict[str, Tensor]:
+        return made.sample(3, 3, generator=torch.Generator().manual_seed(1))
+
+    whole = flow().fit(own, SETTINGS, on_step=lambda *done: steps.append(done), **given)
+    assert steps == [(k, 18) for k in range(1, 19)]
+    monkeypatch.setattr(drive, "MOST", 0.0)
+    checkpoint = RowFolder.checkpoint
+
+    def killed(self: RowFolder, content: dict[str, Any]) -> None:
+        checkpoint(self, content)
+        raise _KilledError
+
+    steps.clear()
+    calls = 0
+    with monkeypatch.context() as patch:
+        patch.setattr(RowFolder, "checkpoint", killed)
+        while True:
+            calls += 1
+            try:
+                made = flow().fit(own, SETTINGS, out=tmp_path, on_step=lambda *done: steps.append(done), **given)
+                break
+            except _KilledError:
+                assert calls < 40
+    # Stopped after each step and after each epoch but the last.
+    assert calls == 18 + 2 + 1 and steps == [(k, 18) for k in range(1, 19)]
+    one, two = sampled(whole), sampled(made)
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    lines = [json.loads(line) for line in (tmp_path / "flow" / "metrics.jsonl").read_text().splitlines()]
+    assert [line["epoch"] for line in lines] == [1, 2, 3]
+
+
+def test_seconds_of_a_stopped_epoch_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sym, own = known("mlp:3-4-2")
+    monkeypatch.setattr(drive, "MOST", 0.0)
+    checkpoint = RowFolder.checkpoint
+
+    def killed(self: RowFolder, content: dict[str, Any]) -> None:
+        checkpoint(self, {**content, "seconds": 1000.0})
+        raise _KilledError
+
+    flow = Flow(sym, architecture=Architecture(width=16, depth=1, heads=2))
+    with monkeypatch.context() as patch, pytest.raises(_KilledError):
+        patch.setattr(RowFolder, "checkpoint", killed)
+        flow.fit(own, SETTINGS, out=tmp_path)
+    flow.fit(own, SETTINGS, out=tmp_path)
+    first, second, _ = (
+        json.loads(line)["seconds"] for line in (tmp_path / "flow" / "metrics.jsonl").read_text().splitlines()
+    )
+    assert first > 1000 > second
