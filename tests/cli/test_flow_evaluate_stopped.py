@@ -12,9 +12,10 @@ import torch
 from typer.testing import Result
 
 import coset
+from coset import data, zoo
 from coset import state as states
-from coset import zoo
 from coset.cli import flow_measure
+from coset.data import DataSet, Split
 
 Run = Callable[..., Result]
 NET = "mlp:30-4-2"
@@ -116,7 +117,10 @@ def test_a_refused_run_leaves_no_folder(run: Run, folder: Path) -> None:
     assert not (folder / "work").exists()
 
 
-def test_a_regression(run: Run, folder: Path) -> None:
+def test_a_regression(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = Split(torch.randn(20, 1), torch.randn(20, 1))
+    sets = DataSet("snelson", split, split, None, None, None)
+    monkeypatch.setattr(data, "load", lambda *given, **more: sets)
     for seed, name in enumerate(("samples", "nets")):
         write(folder, name, 4, seed, "mlp:1-3-1")
     words = (*WORDS[:5], "--data", "snelson", "--noise", 0.5, "--work", "work", "--json")

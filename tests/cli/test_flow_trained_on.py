@@ -20,6 +20,7 @@ from coset.cli import console
 from coset.cli.flow_figure import spreads
 from coset.cli.flow_files import noise_of, split_of, trained_on
 from coset.cli.flow_measure import Measured
+from coset.data import DataSet, Split
 from coset.populations.ensembling import Averages
 from coset.populations.novelty import Closeness, Novelty
 from coset.populations.scores import Scores
@@ -84,7 +85,10 @@ def test_what_is_known_of_training() -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_a_page_says_which_examples_it_is_about(run: Run) -> None:
+def test_a_page_says_which_examples_it_is_about(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    split = Split(torch.randn(20, 1), torch.randn(20, 1))
+    sets = DataSet("snelson", split, Split(split.inputs, split.targets * torch.nan), None, None, None)
+    monkeypatch.setattr(data, "load", lambda *given, **more: sets)
     run(*COLLECT, "--model", "mlp:1-3-1", "--data", "snelson")
     run("flow", "evaluate", "nets.safetensors", "--data", "snelson", "--html", "page.html")
     text = Path("page.html").read_text()
