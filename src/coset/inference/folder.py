@@ -55,7 +55,7 @@ class RowFolder:
             return None
         try:
             content: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
-            if not {"epoch", "group", "run", "randomness"} <= content.keys():
+            if not {"epoch", "group", "run", "randomness", "seconds"} <= content.keys():
                 raise ValueError("parts are missing")
         except Exception as error:  # a damaged pickle can raise anything
             raise CosetError(f"{file} is damaged: remove it to start again.") from error
