@@ -141,6 +141,19 @@ def test_noise_before_each_step() -> None:
 
 
 @pytest.mark.parametrize("method", ADAPTIVE)
+def test_adaptive_solvers_say_how_far_they_are(method: str) -> None:
+    seen: list[tuple[int, int]] = []
+    for start, stop in ((0.0, 1.0), (1.0, 0.0)):
+        seen.clear()
+        x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        solve(
+            linear, x, product((), 3), method=method, start=start, stop=stop, progress=lambda *done: seen.append(done)
+        )
+        assert seen[0] == (0, 100) and seen[-1] == (100, 100) and seen.count((100, 100)) == 1
+        assert all(0 <= done <= 100 for done, _ in seen)
+
+
+@pytest.mark.parametrize("method", ADAPTIVE)
 def test_adaptive(method: str) -> None:
     m = product((), 3)
     x = m.random(5, torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -61,18 +61,21 @@ class Steps:
 
     def __init__(self, steps: int, total: int, show: runs.Show) -> None:
         self._steps, self._total, self._show = steps, total, show
-        self._taken = 0
+        self._batches = 0
 
     def __call__(self, done: int, steps: int) -> None:
-        self._move(1)
+        """Of a solver that chooses its own steps, `steps` are others than those asked for."""
+        self._seen(done / steps)
+        if done == steps:
+            self._batches += 1
 
     def skip_batch(self) -> None:
         """One was made before."""
-        self._move(self._steps)
+        self(1, 1)
 
-    def _move(self, steps: int) -> None:
-        self._taken += steps
-        self._show(f"sampling, step {self._taken} of {self._total}", self._taken)
+    def _seen(self, part: float) -> None:
+        taken = int(self._steps * (self._batches + part))
+        self._show(f"sampling, step {taken} of {self._total}", taken)
 
 
 @contextmanager

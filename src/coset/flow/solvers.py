@@ -92,7 +92,7 @@ def integrate(
         raise CosetError(f"The noise of a sample must be finite and not negative, not {noise}.")
     if method in ADAPTIVE:
         _require_flat(manifold, method, noise)
-        return _adaptive(rate, x, method, start, stop, rtol, atol)
+        return _adaptive(rate, x, method, start, stop, rtol, atol, progress)
     if method not in METHODS:
         raise CosetError(f"There is no solver {method!r}: give {', '.join([*METHODS, *ADAPTIVE])}.")
     if steps < 1:
@@ -133,12 +133,22 @@ def _weighted(weights: tuple[float, ...], parts: list[Tensor]) -> Tensor:
 
 
 def _adaptive(
-    rate: Rate, x: Tensor, method: str, start: float, stop: float, rtol: float, atol: float
+    rate: Rate,
+    x: Tensor,
+    method: str,
+    start: float,
+    stop: float,
+    rtol: float,
+    atol: float,
+    progress: Counted | None,
 ) -> tuple[Tensor, Tensor]:
+    """Progress is that of time, in percent, since nobody knows how many steps there will be."""
     from torchdiffeq import odeint  # slow to import, and rarely needed
 
     def both(t: Tensor, y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         v, g = rate(y[0].to(x.dtype), t.to(x.dtype).expand(len(x)))
+        if progress is not None:
+            progress(min(int(100 * (float(t) - start) / (stop - start)), 99), 100)  # all is done once, below
         return v.double(), g.double()
 
     given = x.double(), x.new_zeros(len(x), dtype=torch.float64)
@@ -146,6 +156,8 @@ def _adaptive(
     # A step ends at the last time: fields may not be defined beyond, and values between steps are less exact.
     options = {"step_t": times[1:]}
     found, total = odeint(both, given, times, rtol=rtol, atol=atol, method=method, options=options)
+    if progress is not None:
+        progress(100, 100)
     return found[-1].to(x.dtype), total[-1]
 
 
