@@ -3,44 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from typer.testing import Result
+from flow_populations import Run, report, write
 
-import coset
-from coset import data, zoo
-from coset import state as states
+from coset import data
 from coset.cli import flow_measure
 from coset.data import DataSet, Split
 
-Run = Callable[..., Result]
-NET = "mlp:30-4-2"
 WORDS = ("flow", "evaluate", "samples.safetensors", "--against", "nets.safetensors", "--fresh", "fresh.safetensors")
 DATA = ("--data", "breast-cancer")
-
-
-def write(folder: Path, name: str, count: int, seed: int, spec: str = NET) -> None:
-    generator = torch.Generator().manual_seed(seed)
-    like = states.of(zoo.build(spec))
-    made = {name: torch.randn(count, *x.shape, generator=generator) for name, x in like.items()}
-    about = {"model": spec, "arguments": None, "inputs": []}
-    coset.Population(made, about=about).save(folder / f"{name}.safetensors")
 
 
 @pytest.fixture(autouse=True)
 def populations(folder: Path) -> None:
     for seed, (name, count) in enumerate({"samples": 6, "nets": 12, "fresh": 5}.items()):
         write(folder, name, count, seed)
-
-
-def report(result: Result) -> dict[str, Any]:
-    assert result.exit_code == 0, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
 
 
 def figures(found: dict[str, Any]) -> dict[str, Any]:

@@ -1,22 +1,16 @@
-"""Commands on populations that know what they were trained on, and what a page, a table and a refusal say of it."""
+"""Commands on populations that know what they were trained on, and what a page says of it."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from flow_populations import SMALL, Run, complaint, report
 from matplotlib.colors import to_hex
-from typer.testing import Result
 
 import coset
-from coset import data, zoo
-from coset import state as states
-from coset.cli import console
+from coset import data
 from coset.cli.flow_figure import spreads
 from coset.cli.flow_files import noise_of, split_of, trained_on
 from coset.cli.flow_measure import Measured
@@ -25,26 +19,11 @@ from coset.populations.ensembling import Averages
 from coset.populations.novelty import Closeness, Novelty
 from coset.populations.scores import Scores
 
-Run = Callable[..., Result]
 NET, UCI = "mlp:13-3-1", "uci/boston"
-SMALL = ("--width", 16, "--depth", 1, "--heads", 2, "--epochs", 1, "--batch-size", 4)
 COLLECT = ("flow", "collect", "--runs", 6, "--epochs", 1, "-o", "nets.safetensors")
 FIT = ("flow", "fit", "nets.safetensors", "-o", "flow.safetensors", *SMALL)
 SAMPLE = ("flow", "sample", "flow.safetensors", "-n", 4, "--steps", 1, "-o", "samples.safetensors")
 EVALUATE = ("flow", "evaluate", "samples.safetensors")
-
-
-def report(result: Result) -> dict[str, Any]:
-    assert result.exit_code == 0, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
-
-
-def complaint(result: Result) -> str:
-    assert result.exit_code == 2, result.stdout
-    lines = [line for line in result.stderr.splitlines() if not line.endswith(" ...")]
-    assert len(lines) == 1 and lines[0].startswith("error: "), result.stderr
-    return lines[0]
 
 
 @pytest.fixture
@@ -81,6 +60,7 @@ def test_what_is_known_of_training() -> None:
     assert trained_on(samples) == trained_on(nets) == {"data": "a", "split": 3, "settings": {"noise": 0.5}}
     assert split_of(None, "a", {}, samples) == 3 and split_of(1, "a", nets) == 1
     assert split_of(None, "b", nets) is None and split_of(None, None, nets) is None
+    assert trained_on({"trained": 3}) == {} and noise_of(None, {"settings": 3}) == 1.0  # files may say anything
     assert noise_of(None, {}, samples) == 0.5 and noise_of(2.0, nets) == 2.0 and noise_of(None, {}) == 1.0
 
 
@@ -107,90 +87,3 @@ def test_a_population_has_one_colour() -> None:
         "fresh": right["fresh runs"],
     }
     assert len(set(right.values())) == 5
-
-
-@pytest.mark.parametrize("width", [20, 80, 100, 200])
-def test_numbers_and_names_are_never_cut(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(width))
-    columns = ("name", *(f"the number {k}" for k in range(8)))
-    rows = [("samples", *["123456.7891"] * 8), ("a" * 60, *["1"] * 8)]
-    console.stdout().print(console.table("A table", columns, rows, numbers=columns[1:]))
-    shown = capsys.readouterr().out
-    assert "…" not in shown and shown.count("123456.7891") == 8 and "samples" in shown
-    assert "".join(re.findall("^a+", shown, re.MULTILINE)) == "a" * 60
-
-
-def nets(folder: Path, name: str = "nets", spec: str = "mlp:30-4-2") -> coset.Population:
-    generator = torch.Generator().manual_seed(0)
-    like = states.of(zoo.build(spec))
-    made = [{key: torch.randn(6, *x.shape, generator=generator) for key, x in like.items()} for _ in range(2)]
-    labels = {"loss": torch.rand(6, generator=generator)}
-    found = coset.Population(*made, labels, {"model": spec, "arguments": None, "inputs": []})
-    found.save(folder / f"{name}.safetensors")
-    return found
-
-
-def test_a_folder_of_another_flow_is_refused_by_what_was_asked(run: Run, folder: Path) -> None:
-    nets(folder)
-    run(*FIT, "--work", "work")
-    for option, value, word in (("--geometry", "euclidean", "geometry"), ("--depth", 2, "depth")):
-        assert f"another {word} (" in complaint(run(*FIT, "--work", "work", option, value))
-    assert "another conditions" in complaint(run(*FIT, "--work", "work", "--conditions", "loss"))
-    assert "name one twice" in complaint(run(*FIT, "--conditions", "loss,loss"))
-
-
-def test_weights_that_are_too_large(run: Run, folder: Path) -> None:
-    found = nets(folder)
-    found.states["layers.0.weight"][4] *= 1e25
-    found.save(folder / "nets.safetensors")
-    said = complaint(run("flow", "evaluate", "nets.safetensors", "--data", "breast-cancer"))
-    assert "'layers.0.weight' of network 4" in said and "leave that network out" in said
-
-
-@pytest.mark.parametrize(
-    "error",
-    [
-        RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"),
-        RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."),
-        MemoryError(),
-    ],
-)
-def test_too_little_memory(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fails(*given: Any, **more: Any) -> None:
-        raise error
-
-    nets(folder)
-    monkeypatch.setattr("coset.cli.flow_measure.scores", fails)
-    words = ("flow", "evaluate", "nets.safetensors", "--data", "breast-cancer")
-    assert "too little memory" in complaint(run(*words))
-    monkeypatch.setattr("coset.cli.flow_measure.scores", lambda *given: 1 / 0)
-    assert isinstance(run(*words).exception, ZeroDivisionError)
-
-
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no folder in which nobody can write")
-def test_outputs_are_tried_before_the_work(run: Run, folder: Path) -> None:
-    nets(folder)
-    result = run("flow", "fit", "nets.safetensors", "-o", "/proc/flow.safetensors", *SMALL)
-    assert "cannot be written" in complaint(result) and "learning" not in result.stderr
-
-
-def test_damaged_files_of_work_say_how_to_go_on(run: Run, folder: Path) -> None:
-    nets(folder)
-    words = (*COLLECT, "--model", "mlp:30-4-2", "--data", "breast-cancer", "--work", "work")
-    run(*words)
-    part = folder / "work" / "chunk-00000.safetensors"
-    part.write_bytes(part.read_bytes()[:50])
-    assert "Remove it to train that chunk again" in complaint(run(*words))
-    run(*FIT)
-    run(*SAMPLE, "--work", "batches")
-    batch = folder / "batches" / "samples-00000.safetensors"
-    batch.write_bytes(batch.read_bytes()[:50])
-    assert "Remove it to sample that batch again" in complaint(run(*SAMPLE, "--work", "batches"))
-    words = ("flow", "evaluate", "nets.safetensors", "--data", "breast-cancer", "--work", "measured")
-    run(*words)
-    file = next((folder / "measured").glob("measured-scores-*.json"))
-    record = json.loads(file.read_text())
-    file.write_text(json.dumps({**record, "value": {"other": 1}}))
-    assert "holds something else: remove it" in complaint(run(*words))

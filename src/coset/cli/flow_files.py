@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from coset import state as states
@@ -76,14 +77,18 @@ def noise_of(given: float | None, *abouts: Mapping[str, Any]) -> float:
     """Of the targets of a regression: what the options say, or what networks were trained with; 1 if none does."""
     if given is not None:
         return given
-    found = (known["settings"].get("noise") for known in map(trained_on, abouts) if "settings" in known)
-    return next((float(noise) for noise in found if noise is not None), 1.0)
+    for known in map(trained_on, abouts):
+        match known:
+            case {"settings": {"noise": int() | float() as noise}}:
+                return float(noise)
+    return 1.0
 
 
 def trained_on(about: Mapping[str, Any]) -> dict[str, Any]:
     """Data, split and settings that the networks of a population were trained with, or that a flow learned from."""
     known = about.get(TRAINED, about)
-    return {name: known[name] for name in ("data", "split", "settings") if name in known}
+    found = known if isinstance(known, Mapping) else {}
+    return {name: found[name] for name in ("data", "split", "settings") if name in found}
 
 
 def require_members(population: Population, module: nn.Module, path: Path) -> None:
@@ -92,7 +97,7 @@ def require_members(population: Population, module: nn.Module, path: Path) -> No
     module.load_state_dict(states.check(first, states.of(module), str(path)), strict=False)
     for name, x in population.states.items():
         if x.is_floating_point():
-            sizes = x.flatten(1).square().sum(1)
+            sizes = torch.linalg.vector_norm(x.flatten(1), dim=1)
             if not bool(sizes.isfinite().all()):
                 network = int((~sizes.isfinite()).nonzero()[0])
                 raise StateError(

@@ -109,10 +109,10 @@ def measured_base(room: Space, x: Tensor, covers: bool = False) -> Base:
 
     means = mean(lambda name, y: y)
     stds = {name: math.sqrt(square) for name, square in mean(lambda name, y: (y - means[name]).square()).items()}
-    fourth = mean(lambda name, y: (y - means[name]).pow(4))
-    some = room.ends.chart.state(x[: room.at_once].double(), wide)
-    for name in shapes:
-        if not covers and fourth[name] > HEAVY * stds[name] ** 4:
+    if not covers:
+        fourth = mean(lambda name, y: (y - means[name]).pow(4))
+        some = room.ends.chart.state(x[: room.at_once].double(), wide)
+        for name in [name for name in shapes if fourth[name] > HEAVY * stds[name] ** 4]:
             middle = some[name].median()
             means[name], stds[name] = float(middle), PER_MAD * float((some[name] - middle).abs().median())
     floor = LEAST * max(stds.values())

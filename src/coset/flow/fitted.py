@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ class Fitted:
         batch_size: int,
     ) -> Iterator[tuple[Tensor, Velocity]]:
         """Points [m, D] to begin from, those of `begin` [n, D] or draws from the base, with the field that leads on."""
-        if not (isinstance(n, int) and isinstance(batch_size, int)) or n < 1 or batch_size < 1:
+        if not (isinstance(n, Integral) and isinstance(batch_size, Integral)) or n < 1 or batch_size < 1:
             raise CosetError(f"n and batch_size must be whole numbers above zero, not {n} and {batch_size}.")
         if self.conditions is None and condition:
             raise CosetError("This flow has no conditions: fit it with conditions= the labels that it should know.")
