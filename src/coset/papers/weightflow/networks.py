@@ -282,7 +282,7 @@ def _paper() -> Sizes:
     units = Architecture("units", 512, 8, heads=4)
     # 48 steps in an epoch: 38,000 of them.
     long = Matching(epochs=800, batch_size=512, optimizer="adam", precision="bfloat16", compile=True)
-    # Weights between hidden units: 29,000 and 21,000 steps.
+    # Weights between hidden units: 38,000 and 21,000 steps.
     slowly = replace(training, rate=0.03, weight_decay=0.005, schedule="onecycle")
     inner = replace(long, batch_size=256, optimizer="muon", rate=0.01, level=True, unseen=256)
     # 4,000 steps.
@@ -314,10 +314,10 @@ def _paper() -> Sizes:
                 subject,
                 model="mlp:784-32-32-10",
                 runs=49152,
-                training=replace(slowly, epochs=8, chunk=49152),
+                training=replace(slowly, weight_decay=0.006, epochs=8, chunk=49152),
                 fresh=512,
             ),
-            Recipe(smaller, replace(inner, epochs=150)),
+            Recipe(smaller, replace(inner, epochs=200)),
         ),
         cnn=(
             Subject(
