@@ -15,13 +15,14 @@ import pytest
 
 from coset import bench
 from coset.bench import lap, process
+from coset.memory import peak_mib
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     def call(target: str, arguments: dict[str, Any], limit: float) -> tuple[dict[str, Any], float]:
         module, _, function = target.partition(":")
-        return getattr(importlib.import_module(module), function)(**arguments), process.peak_mib()
+        return getattr(importlib.import_module(module), function)(**arguments), peak_mib()
 
     monkeypatch.setattr(resource, "setrlimit", lambda which, limits: None)  # it would end this process
     monkeypatch.setattr(lap, "SIZES", (24, 40))

@@ -15,6 +15,7 @@ from coset import bench, zoo
 from coset.bench import curve, process
 from coset.bench.curve import ATTACK, BATCH, TASKS, Case
 from coset.inference import capture
+from coset.memory import peak_mib
 
 CPU = torch.device("cpu")
 MLP = Case("mlp:6-5-3", (6,), ("cpu", "cuda"))
@@ -24,7 +25,7 @@ MLP = Case("mlp:6-5-3", (6,), ("cpu", "cuda"))
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     def call(target: str, arguments: dict[str, Any], limit: float) -> tuple[dict[str, Any], float]:
         module, _, function = target.partition(":")
-        return getattr(importlib.import_module(module), function)(**arguments), process.peak_mib()
+        return getattr(importlib.import_module(module), function)(**arguments), peak_mib()
 
     elsewhere = Case("mlp:6-5-10", (6,), ())
     monkeypatch.setattr(curve, "CASES", {"MLP": Case("mlp:6-5-10", (6,), ("cpu", "cuda")), "elsewhere": elsewhere})

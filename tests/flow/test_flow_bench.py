@@ -12,6 +12,7 @@ from coset import bench, zoo
 from coset.bench import flow, process
 from coset.bench.flow import LEARNING, SAMPLING, TOOLS, Case, Plain
 from coset.flow import Architecture
+from coset.memory import peak_mib
 from coset.weightspace.unit_transformer import UnitTransformer
 from coset.weightspace.wiring import Wiring
 
@@ -22,7 +23,7 @@ SMALL = Case(Architecture("units", 8, 1, 2), 8, "float32", False, 1, 4)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     def call(target: str, arguments: dict[str, Any], limit: float) -> tuple[dict[str, Any], float]:
         module, _, function = target.partition(":")
-        return getattr(importlib.import_module(module), function)(**arguments), process.peak_mib()
+        return getattr(importlib.import_module(module), function)(**arguments), peak_mib()
 
     monkeypatch.setattr(flow, "CASES", {"cpu": SMALL})
     monkeypatch.setattr(flow, "EPOCHS", 2)

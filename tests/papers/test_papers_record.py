@@ -12,6 +12,7 @@ from typer.testing import Result
 
 import coset
 from coset.papers import Claim, Exhibit, Outcome, Settings, catalogue, exhibits, gelberg2024
+from coset.papers import settings as papers_settings
 from coset.report.figure import canvas
 
 Reproduce = Callable[..., Result]
@@ -55,6 +56,17 @@ def test_record_and_picture(reproduce: Reproduce, tmp_path: Path) -> None:
     assert record["command"] == "coset reproduce gelberg2024/toy --scale smoke --device cpu --seed 3"
     assert record["versions"]["coset"] == coset.__version__ and record["seconds"] > 0
     assert (tmp_path / "new" / "gelberg2024-toy-smoke.png").stat().st_size > 1000
+
+
+def test_memory_is_that_of_the_part_which_took_most(
+    reproduce: Reproduce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peaks = iter([7.25, 0.5, 0.75])  # of the part, of what came after it, and of a second process
+    monkeypatch.setattr(papers_settings, "fresh_peak_gib", lambda device: next(peaks))
+    for _ in range(2):
+        result = reproduce("gelberg2024/toy", "--out", tmp_path)
+        assert " s, 7.2 GiB, CPU, 1 thread\n" in result.stdout
+        assert json.loads((tmp_path / "gelberg2024-toy-smoke.json").read_text())["GiB"] == 7.25
 
 
 def test_the_seconds_of_kept_parts_count(reproduce: Reproduce, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ def test_a_part_is_computed_once_and_is_what_json_gives_back(tmp_path: Path) -> 
     again = Settings(out=tmp_path)
     assert again.keep("part", work, width=3) == first == {"pair": [1, 2.5], "done": 1}
     assert settings.reused == [] and len(again.reused) == 1 and again.reused[0] > 0
+    assert settings.peaks == again.peaks and 0 < settings.peaks[0] < 1024
 
 
 @pytest.mark.parametrize(
@@ -63,6 +64,9 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     assert json.loads(file.read_text())["key"]["name"] == "part"
     file.write_text("{")
     with pytest.raises(CosetError, match=r"part-smoke-\w+\.json is not JSON"):
+        settings.keep("part", lambda: 1)
+    file.write_text('{"seconds": 1, "value": 1}')
+    with pytest.raises(CosetError, match=r"part-smoke-\w+\.json is a part of another version: remove it"):
         settings.keep("part", lambda: 1)
     file.write_text("{}")
     with pytest.raises(CosetError, match=r"part-smoke-\w+\.json is no part that was kept: remove it"):

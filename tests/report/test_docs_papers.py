@@ -37,6 +37,14 @@ def test_claims_with_their_verdicts(tmp_path: Path, record: dict[str, Any]) -> N
     assert list(pictures) == ["gelberg2024-fig2-paper.png"] and "(img/gelberg2024-fig2-paper.png)" in text
 
 
+def test_cost_stands_beside_the_command(tmp_path: Path, record: dict[str, Any]) -> None:
+    short = record | {"scale": "short", "seconds": 42.0}
+    short.pop("GiB", None)  # as records of before have it
+    text, _ = papers(results(tmp_path, record | {"seconds": 90.0, "GiB": 2.25}, short))
+    version = record["versions"]["torch"]
+    assert f"torch {version}; 1.5 minutes, 2.2 GiB)." in text and f"torch {version}; 0.7 minutes)." in text
+
+
 def test_the_larger_scale_comes_first(tmp_path: Path, record: dict[str, Any]) -> None:
     text, pictures = papers(
         results(tmp_path, record | {"scale": "short", "title": "small"}, record | {"title": "large"})

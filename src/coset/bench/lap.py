@@ -24,6 +24,7 @@ from coset import assignment, data, zoo
 from coset.assignment import native
 from coset.bench import process
 from coset.bench.result import Result, machine
+from coset.memory import peak_mib
 
 SIZES = (512, 1024, 2048, 4096, 8192)
 LIMIT = 25  # CPU seconds for scipy on one matrix
@@ -141,7 +142,7 @@ def by_coset(folder: str) -> dict[str, Any]:
     """Seconds of both solves and of one pass over the matrix, the first value, and the larger gap."""
     first, second = (np.load(Path(folder) / f"{when}.npy") for when in ("cold", "warm"))
     assignment.solve(first[:64, :64])  # loads the library
-    before = process.peak_mib()
+    before = peak_mib()
     cold_seconds, cold = _fastest(lambda: assignment.solve(first))
     warm_seconds, warm = _fastest(lambda: assignment.solve(second, warm=cold.duals))
     pass_seconds, _ = _fastest(first.max)

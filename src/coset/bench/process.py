@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from coset.memory import peak_mib
 
 
 class RunError(Exception):
@@ -51,17 +51,6 @@ def measured(
     except RunError as error:
         return {**empty, "note": f"failed: {error}"}
     return {**empty, **found, "peak MiB": peak}
-
-
-def peak_mib() -> float:
-    """Peak resident memory of this process in MiB."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        # Unlike ru_maxrss, this is not inherited from the process that started this one.
-        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
-        return int(line.split()[1]) / 1024
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 2**20
 
 
 def _main(target: str, arguments: str) -> None:

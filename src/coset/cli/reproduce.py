@@ -44,7 +44,8 @@ def run(request: Request, as_json: bool) -> None:
     out = console.stdout()
     _show(out, record)
     stem = f"{request.name.replace('/', '-')}-{request.scale}"
-    out.print(f"\nwrote {request.out / stem}.json and .png    {record['seconds']:.1f} s, {record['device']}")
+    out.print(f"\n{record['seconds']:.1f} s, {record['GiB']:.1f} GiB, {record['device']}")
+    out.print(f"wrote {request.out / stem}.json and .png")
     return None
 
 

@@ -25,12 +25,14 @@ PICTURE = ".png"
 def reproduce(name: str, settings: Settings) -> Record:
     """Compute the exhibit `name`, and write `out/<paper>-<figure>-<scale>.json` and `.png`; the record.
 
-    Its seconds are those of the work itself, also of parts that an earlier call had kept.
+    Its seconds are those of the work itself, and its GiB the most memory that this took: on CUDA of the device, else of
+    the process. Both also of parts that an earlier call had kept.
     """
     exhibit = find(name)
     settings.out.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
     outcome = exhibit.compute(settings)
+    settings.peak()
     record = {
         "figure": name,
         "title": exhibit.title,
@@ -40,6 +42,7 @@ def reproduce(name: str, settings: Settings) -> Record:
         "device": _device(settings.device),
         "versions": {"coset": __version__, "torch": torch.__version__},
         "seconds": time.perf_counter() - start + sum(settings.reused),
+        "GiB": max(settings.peaks),
         "claims": [asdict(claim) for claim in outcome.claims],
         "data": outcome.data,
     }

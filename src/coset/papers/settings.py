@@ -12,6 +12,7 @@ import torch
 from coset._version import __version__
 from coset.errors import CosetError
 from coset.keep import digest, keep
+from coset.memory import fresh_peak_gib
 
 # Half a minute on one core; minutes on a CPU; what the paper did.
 SCALES = ("smoke", "short", "paper")
@@ -25,7 +26,7 @@ def _silent(text: str) -> None:
 class Settings:
     """scale: one of SCALES. out: the folder for results; parts of them lie in out/parts. say: hears what goes on.
 
-    reused: the seconds that the parts found there once took.
+    reused: the seconds that the parts found there once took. peaks: the most memory of parts, in GiB.
     """
 
     scale: str = "smoke"
@@ -34,6 +35,7 @@ class Settings:
     out: Path = Path("out/reproduce")
     say: Callable[[str], None] = _silent
     reused: list[float] = field(default_factory=list, compare=False, repr=False)
+    peaks: list[float] = field(default_factory=list, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -57,10 +59,19 @@ class Settings:
         The part is known by its name, `sizes`, the scale, seed and device, and the version of coset; `compute` must
         depend on nothing else.
         """
-        found = keep(self._part(name, sizes, ".json"), self._key(sizes) | {"name": name}, compute)
+        file = self._part(name, sizes, ".json")
+        found = keep(file, self._key(sizes) | {"name": name}, lambda: {"part": compute(), "GiB": self.peak()})
         if found.was_read:
+            if not (isinstance(found.value, dict) and found.value.keys() == {"part", "GiB"}):
+                raise CosetError(f"{file} is a part of another version: remove it to compute that part again.")
             self.reused.append(found.seconds)
-        return found.value
+            self.peaks.append(found.value["GiB"])
+        return found.value["part"]
+
+    def peak(self) -> float:
+        """The most memory in GiB, which `peaks` then has: on CUDA since the last call, else of the process so far."""
+        self.peaks.append(fresh_peak_gib(self.device))
+        return self.peaks[-1]
 
     def folder(self, name: str, **sizes: Any) -> Path:
         """A folder of its own for a part that keeps itself, such as `coset.fit(out=...)`."""

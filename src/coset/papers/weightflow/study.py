@@ -136,8 +136,7 @@ class Recipe:
             if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
                 settings.say(f"{about}, epoch {epoch.epoch} of {epoch.epochs}, {epoch.errors}")
 
-        if _on_cuda(settings):
-            torch.cuda.reset_peak_memory_stats()
+        settings.peak()  # of what came before
         flow.fit(
             given,
             self.matching,
@@ -155,14 +154,14 @@ class Recipe:
             "minutes": sum(float(epoch["seconds"]) for epoch in epochs) / 60,
             "errors": {name: epochs[-1][name] for name in ("loss", "unseen") if name in epochs[-1]},
             "parameters": sum(p.numel() for p in flow.fitted.field.network.parameters()),
-            "memory": torch.cuda.max_memory_allocated() / 2**30 if _on_cuda(settings) else None,
+            "memory": settings.peak(),
         }
         write_json(folder / COST, cost)
         flow.save(file)  # last: where it lies, all else does
         return flow
 
     def cost(self, settings: Settings, subject: Subject) -> dict[str, Any]:
-        """The minutes of learning, the last errors, the weights of the network, and the most memory of a GPU in GiB."""
+        """The minutes of learning, the last errors, the weights of the network, and the most memory in GiB."""
         self.learned(settings, subject)
         return _cost(self._folder(settings, subject))
 
@@ -239,10 +238,6 @@ def _cost(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _on_cuda(settings: Settings) -> bool:
-    return torch.device(settings.device).type == "cuda"
-
-
 def _wait(settings: Settings) -> None:
-    if _on_cuda(settings):
+    if torch.device(settings.device).type == "cuda":
         torch.cuda.synchronize()
