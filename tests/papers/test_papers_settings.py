@@ -79,6 +79,18 @@ def test_folders_differ_by_what_they_hold(tmp_path: Path) -> None:
     assert settings.folder("net", width=3) != settings.folder("net", width=4)
 
 
+def test_work_is_whole_if_nothing_was_there(tmp_path: Path) -> None:
+    first = Settings(out=tmp_path)
+    for _ in range(2):
+        first.folder("net").mkdir(parents=True, exist_ok=True)  # the second time there, but of this call
+    first.keep("part", lambda: 1)
+    assert first.whole
+    begun, done = Settings(out=tmp_path), Settings(out=tmp_path)
+    begun.folder("net")
+    done.keep("part", lambda: 1)
+    assert not begun.whole and not done.whole
+
+
 def test_the_seed_decides() -> None:
     assert torch.equal(*(torch.randn(3, generator=Settings(seed=2).generator()) for _ in range(2)))
 

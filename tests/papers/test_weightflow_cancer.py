@@ -145,9 +145,11 @@ def test_above_is_two_standard_errors_of_the_difference(one: list[float], other:
     assert above(*rows) == (gap > 0)
 
 
-def _row(accuracy: float, spread: float = 0.01, n: int = 256, memorised: float = 0.0) -> Row:
+def _row(accuracy: float, spread: float = 0.01, n: int = 256, memorised: float = 0.0, closest: float = 6.5) -> Row:
     split = {"accuracy": {"mean": accuracy, "std": spread, "n": n}, "loss": {"mean": 0.1}}
-    return {"test": split, "train": split, "novelty": {"memorised": memorised}}
+    spreads = {"samples": (closest, 7.0, 8.0), "fresh": (6.0, 7.0, 8.0), "noisy": (0.5, 0.75, 1.0)}
+    kinds = {kind: {"distance": dict(zip(("least", "mean", "largest"), x, strict=True))} for kind, x in spreads.items()}
+    return {"test": split, "train": split, "novelty": {"memorised": memorised, "kinds": kinds}}
 
 
 def _claims(**accuracies: float) -> dict[str, Claim]:
@@ -165,7 +167,7 @@ def _holds(claims: dict[str, Claim], words: str) -> bool | None:
 
 def test_verdicts_on_flows() -> None:
     claims = _claims()
-    assert len(claims) == 9
+    assert len(claims) == 10
     for words in ("aligned: generated", "alignment makes", "our flow is more", "our flow: generated", "as new"):
         assert _holds(claims, words) is True
     assert _holds(_claims(aligned=0.97), "aligned: generated") is False
@@ -181,8 +183,13 @@ def test_verdicts_on_copies() -> None:
     networks = {"kept": _row(0.98), "fresh": _row(0.98)}
     for share, new in ((0.04, True), (0.06, False)):
         flows = {geometry: rows | {UNALIGNED: _row(0.98, memorised=share)} for geometry in GEOMETRIES}
-        *_, last = cancer.flow_claims("paper", networks, flows, "")
-        assert (last.holds, "unaligned 4%" in str(last.ours)) == (new, new)
+        *_, share_of_copies, none_close = cancer.flow_claims("paper", networks, flows, "")
+        assert (share_of_copies.holds, "unaligned 4%" in str(share_of_copies.ours)) == (new, new)
+        assert none_close.holds and "on average 7.00, the least 6.50, fresh runs 7.00, copies 0.75" in none_close.ours
+    for closest, none in ((1.01, True), (0.99, False)):
+        flows = {geometry: rows | {ALIGNED: _row(0.98, closest=closest)} for geometry in GEOMETRIES}
+        *_, none_close = cancer.flow_claims("paper", networks, flows, "")
+        assert none_close.holds is none
 
 
 @pytest.mark.parametrize(

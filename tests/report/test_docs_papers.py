@@ -38,11 +38,17 @@ def test_claims_with_their_verdicts(tmp_path: Path, record: dict[str, Any]) -> N
 
 
 def test_cost_stands_beside_the_command(tmp_path: Path, record: dict[str, Any]) -> None:
-    short = record | {"scale": "short", "seconds": 42.0}
-    short.pop("GiB", None)  # as records of before have it
-    text, _ = papers(results(tmp_path, record | {"seconds": 90.0, "GiB": 2.25}, short))
+    cost = {"seconds": 90.0, "GiB": 2.25}
+    whole, part = ({"scale": scale, "whole": scale == "paper"} for scale in ("paper", "short"))
+    text, _ = papers(results(tmp_path, record | cost | whole, record | cost | part))
     version = record["versions"]["torch"]
-    assert f"torch {version}; 1.5 minutes, 2.2 GiB)." in text and f"torch {version}; 0.7 minutes)." in text
+    assert f"torch {version}, 1.5 minutes, 2.2 GiB)." in text and f"torch {version}, 2.2 GiB)." in text
+
+
+def test_records_of_before_have_no_cost(tmp_path: Path, record: dict[str, Any]) -> None:
+    for name in ("GiB", "whole"):
+        record.pop(name, None)
+    assert f"torch {record['versions']['torch']})." in papers(results(tmp_path, record))[0]
 
 
 def test_the_larger_scale_comes_first(tmp_path: Path, record: dict[str, Any]) -> None:

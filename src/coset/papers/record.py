@@ -25,8 +25,9 @@ PICTURE = ".png"
 def reproduce(name: str, settings: Settings) -> Record:
     """Compute the exhibit `name`, and write `out/<paper>-<figure>-<scale>.json` and `.png`; the record.
 
-    Its seconds are those of the work itself, and its GiB the most memory that this took: on CUDA of the device, else of
-    the process. Both also of parts that an earlier call had kept.
+    Its GiB are the most memory that the work took: on CUDA of the device, else of the process. Its seconds and GiB are
+    also those of parts that an earlier call had kept, but not what that spent on training. If it is `whole`, there was
+    no earlier call.
     """
     exhibit = find(name)
     settings.out.mkdir(parents=True, exist_ok=True)
@@ -43,6 +44,7 @@ def reproduce(name: str, settings: Settings) -> Record:
         "versions": {"coset": __version__, "torch": torch.__version__},
         "seconds": time.perf_counter() - start + sum(settings.reused),
         "GiB": max(settings.peaks),
+        "whole": settings.whole,
         "claims": [asdict(claim) for claim in outcome.claims],
         "data": outcome.data,
     }

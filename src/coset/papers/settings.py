@@ -26,7 +26,8 @@ def _silent(text: str) -> None:
 class Settings:
     """scale: one of SCALES. out: the folder for results; parts of them lie in out/parts. say: hears what goes on.
 
-    reused: the seconds that the parts found there once took. peaks: the most memory of parts, in GiB.
+    reused: the seconds that the parts found there once took. peaks: the most memory of parts, in GiB. folders: those
+    that were asked for, and whether they were there before, begun by an earlier call.
     """
 
     scale: str = "smoke"
@@ -36,6 +37,7 @@ class Settings:
     say: Callable[[str], None] = _silent
     reused: list[float] = field(default_factory=list, compare=False, repr=False)
     peaks: list[float] = field(default_factory=list, compare=False, repr=False)
+    folders: dict[Path, bool] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -75,7 +77,14 @@ class Settings:
 
     def folder(self, name: str, **sizes: Any) -> Path:
         """A folder of its own for a part that keeps itself, such as `coset.fit(out=...)`."""
-        return self._part(name, sizes, "")
+        folder = self._part(name, sizes, "")
+        self.folders.setdefault(folder, folder.exists())
+        return folder
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing was there yet that an earlier call had done."""
+        return not self.reused and not any(self.folders.values())
 
     def _key(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         device = torch.device(self.device).type

@@ -11,7 +11,7 @@ from coset.papers.catalogue import PAPERS, exhibits
 from coset.papers.settings import SCALES
 from coset.report.docs_markdown import Record, grid, read, short
 
-FIELDS = {"figure", "title", "scale", "command", "device", "versions", "seconds", "claims", "data"}
+FIELDS = {"figure", "title", "scale", "command", "device", "versions", "claims", "data"}
 VERDICTS = {True: "holds", False: "**does not hold**", None: "-"}
 INTRODUCTION = """# Figures of papers, measured
 
@@ -60,13 +60,14 @@ def _section(figure: str, record: Record, picture: str) -> str:
         f"![{record['title']}](img/{picture})\n",
         grid(("the paper", "published", "found", ""), rows),
         *(f"{note}\n" for note in [*notes, record.get("note", "")] if note),
-        f"`{record['command']}` ({record['device']}, torch {record['versions']['torch']}; {_cost(record)}).\n",
+        f"`{record['command']}` ({record['device']}, torch {record['versions']['torch']}{_cost(record)}).\n",
     ]
     return "\n".join(parts)
 
 
 def _cost(record: Record) -> str:
-    minutes = f"{record['seconds'] / 60:.1f} minutes"
+    """The minutes of a run in one go; and memory, which older records do not have."""
+    minutes = f", {record['seconds'] / 60:.1f} minutes" if record.get("whole") else ""
     return f"{minutes}, {record['GiB']:.1f} GiB" if "GiB" in record else minutes
 
 

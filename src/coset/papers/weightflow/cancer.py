@@ -110,7 +110,7 @@ SIZES = {
         replace(MATCHING, epochs=6),
         256,
         16,
-        near=128,
+        near=256,
         networks=250,
     ),
 }
@@ -194,6 +194,18 @@ def flow_claims(
         "closest 1% of fresh runs. Those are at the end of their training; the networks that flows of the thesis learn "
         "from are iterations of few runs, from the eleventh epoch on.",
     )
+    yield claim(
+        scale,
+        "no sample is as close to a training network as a copy with a tenth of noise",
+        None,
+        "; ".join(f"{name} {_distances(flows[g][OURS])}" for g, name in GEOMETRIES.items()),
+        all(
+            distance(row, "samples", "least") > distance(row, "noisy", "largest")
+            for rows in flows.values()
+            for row in rows.values()
+        ),
+        "Of all flows; the distances are those of ours.",
+    )
 
 
 def above(one: Row, other: Row) -> bool:
@@ -272,6 +284,17 @@ def _both(row: Row) -> str:
 
 def _steps(rows: Mapping[str, Row], kinds: list[str]) -> str:
     return ", ".join(f"{KINDS[kind].title} {_test(rows[kind]):.3f}" for kind in kinds)
+
+
+def _distances(row: Row) -> str:
+    least, mean = (distance(row, "samples", key) for key in ("least", "mean"))
+    fresh, noisy = (distance(row, kind) for kind in ("fresh", "noisy"))
+    return f"on average {mean:.2f}, the least {least:.2f}, fresh runs {fresh:.2f}, copies {noisy:.2f}"
+
+
+def distance(row: Row, kind: str, key: str = "mean") -> float:
+    """To the nearest training network."""
+    return float(row["novelty"]["kinds"][kind]["distance"][key])
 
 
 def _memorised(rows: Mapping[str, Row]) -> str:

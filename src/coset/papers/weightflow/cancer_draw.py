@@ -11,6 +11,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from coset.papers.drawing import FAINT, INK, panels, style
+from coset.papers.weightflow.cancer import distance
 from coset.papers.weightflow.draw import names, reach
 from coset.report.palette import HUES
 
@@ -19,8 +20,8 @@ SPLITS = {"test": ("test", -0.14, HUES[1]), "train": ("training", 0.14, HUES[0])
 # What stands over a column, and how the number of a row is written.
 COLUMNS: tuple[tuple[str, Callable[[Any], str]], ...] = (
     ("memorised", lambda row: f"{row['novelty']['memorised']:.0%}"),
-    ("to nearest", lambda row: f"{_distance(row, 'samples'):.2f}"),
-    ("fresh runs", lambda row: f"{_distance(row, 'fresh'):.2f}"),
+    ("to nearest", lambda row: f"{distance(row, 'samples'):.2f}"),
+    ("fresh runs", lambda row: f"{distance(row, 'fresh'):.2f}"),
     ("minutes", lambda row: f"{row['minutes']:.1f}"),
     ("weights", lambda row: f"{row['parameters']:,}"),
 )
@@ -75,8 +76,3 @@ def _table(axes: Axes, rows: list[Any]) -> None:
         for y, row in enumerate(rows):
             if "novelty" in row:
                 axes.text(x, y, written(row), ha="right", va="center", fontsize=8, color=INK)
-
-
-def _distance(row: Any, kind: str) -> float:
-    """The mean to the nearest training network."""
-    return float(row["novelty"]["kinds"][kind]["distance"]["mean"])
