@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from coset.checks import State, check, is_coordinate, refuse_layout, refuse_names, refuse_untied, same_kind
 from coset.errors import ModelError, StateError
+from coset.functional import functional_call
 
 __all__ = [
     "State",
@@ -212,7 +213,7 @@ def call(model: nn.Module, state: State, args: Tensor | tuple[Any, ...], kwargs:
     tensors.update({n: x for n, x in model.named_buffers() if id(x) not in given})
     tensors = {name: x.clone() if name in buffers else x for name, x in tensors.items()}
     try:
-        return torch.func.functional_call(model, tensors, args, kwargs)
+        return functional_call(model, tensors, args, kwargs)
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, jvp, vmap
+from torch.func import jvp, vmap
 
 from coset.data import Split
 from coset.errors import ModelError
 from coset.flow.space import Space
+from coset.functional import functional_call
 from coset.inference.folder import digest
 from coset.populations.shared_inputs import WeightsFirst
 from coset.solutions.likelihood import Classification, likelihood_of

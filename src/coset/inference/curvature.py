@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, vjp, vmap
+from torch.func import vjp, vmap
 
 from coset.errors import ModelError
+from coset.functional import functional_call
 from coset.inference.network import Network, Tensors
 
 BUDGET = 2**25  # numbers held for a chunk of examples

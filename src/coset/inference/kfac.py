@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 from torch.nn import functional as F
 
 from coset.errors import ModelError
+from coset.functional import functional_call
 from coset.inference.curvature import BUDGET, Curvature, output_root
 from coset.inference.network import Network
 

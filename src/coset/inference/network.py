@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from coset import state as states
 from coset.errors import ModelError
+from coset.functional import functional_call, refuse_shared_modules
 from coset.inference.local import Reparameterized
 from coset.solutions.outputs import convolves
 
@@ -39,6 +40,7 @@ class Network:
 
     def compile(self) -> None:
         """Let torch compile the model: some ten seconds or more, after which norms and activations are fused."""
+        refuse_shared_modules(self.model)
         self._one, self._many = (torch.compile(call, dynamic=False) for call in (self._one, self._many))
 
     @property

@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 from coset import state as states
 from coset.checks import State
 from coset.data import Data, as_split
+from coset.functional import functional_call
 from coset.symmetries import Symmetry
 from coset.symmetries.axes import names
 from coset.symmetries.trace import evaluation_mode, tied_names
@@ -53,7 +54,7 @@ def recompute_norms(
             for norm in norms.values():
                 # Without a momentum batch norms average over batches; instance norms do not count them.
                 norm.momentum = None if isinstance(norm, _BatchNorm) else 1 / (k + 1)
-            torch.func.functional_call(net, tensors, inputs)
+            functional_call(net, tensors, inputs)
     return {name: tensors[aliases[name]].to(x.device) for name, x in state.items()}
 
 

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from coset import state as states
 from coset.data import Split
 from coset.errors import CosetError, ModelError
+from coset.functional import refuse_shared_modules
 from coset.inference.capture import captured
 from coset.inference.stepping import matmul_precision
 from coset.populations.chunk_loss import Outputs, per_example
@@ -67,6 +68,7 @@ class Chunk:
         self.outputs: Outputs = self._outputs
         self._measured: Callable[[Tensors, Tensor, Tensor], Tensor] = self._losses
         if settings.compile:
+            refuse_shared_modules(model)
             self.outputs = torch.compile(self._outputs, dynamic=False)
             self._measured = torch.compile(self._losses, dynamic=False)
         self._advance = self._step

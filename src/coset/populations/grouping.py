@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from coset.checks import State
+from coset.functional import functional_call
 
 # Numbers that a group holds, its weights and the outputs of its layers: what a processor's caches have room for, and
 # what keeps a GPU busy.

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from coset.checks import State
 from coset.errors import ModelError
+from coset.functional import functional_call
 from coset.populations.patches import by_patches
 
 
