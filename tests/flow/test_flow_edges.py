@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from coset.flow import Architecture, normal_starts
 from coset.flow.base import measured_base
 from coset.flow.space import space
 from coset.populations.population import Population
+from coset.progress import Counted
 
 SMALL = Architecture(width=16, depth=1, heads=2)
 BRIEF = coset.Matching(epochs=2, batch_size=16, warm_up=2)
@@ -129,3 +131,61 @@ def test_one_condition_for_all_networks(n: int) -> None:
     assert all(torch.equal(one[name], each[name]) for name in one)
     with pytest.raises(CosetError, match="whole numbers above zero"):
         flow.sample(2.5, 2, condition={"pair": asked})  # type: ignore[arg-type]
+
+
+def small_population(n: int = 32, **labels: Tensor) -> tuple[coset.Symmetry, Population]:
+    model = zoo.build("mlp:4-3-2")
+    made = normal_starts(model, sym := coset.symmetry(model, zoo.example_input(model))).states(n, seeded())
+    return sym, Population(made, made, labels)
+
+
+def test_conditions_are_measured_over_all_populations() -> None:
+    sym, narrow = small_population(16, width=torch.full((16,), 3.0))
+    _, wide = small_population(16, width=torch.full((16,), 7.0))
+    flow = coset.Flow(sym, "euclidean", architecture=SMALL, conditions=["width"]).fit(narrow, BRIEF, more=[(sym, wide)])
+    known = flow.fitted.conditions
+    assert known is not None and (float(known.mean), float(known.std)) == (5.0, 2.0)
+    with pytest.raises(CosetError, match="'width' has more numbers in one population"):
+        _, odd = small_population(16, width=torch.ones(16, 2))
+        coset.Flow(sym, "euclidean", architecture=SMALL, conditions=["width"]).fit(narrow, BRIEF, more=[(sym, odd)])
+
+
+def test_conditions_far_from_all_that_was_learned_are_told(caplog: pytest.LogCaptureFixture) -> None:
+    sym, population = small_population(32, loss=torch.linspace(0, 1, 32))
+    flow = coset.Flow(sym, "euclidean", architecture=SMALL, conditions=["loss"]).fit(population, BRIEF)
+    with caplog.at_level(logging.WARNING):
+        flow.sample(2, 1, condition={"loss": 1.5})
+        assert "deviations from the mean" not in caplog.text
+        flow.sample(2, 1, condition={"loss": 1e9})
+    assert "the condition 'loss' is" in caplog.text and "deviations from the mean" in caplog.text
+
+
+def test_a_flow_without_density_says_so_at_once() -> None:
+    sym, population = small_population()
+    flow = coset.Flow(sym, "normalized", architecture=SMALL).fit(population, BRIEF)
+    calls: list[Callable[[Counted], object]] = [
+        lambda told: flow.sample_with_log_prob(2, progress=told),
+        lambda told: flow.log_prob(population.states, progress=told),
+    ]
+    told: list[tuple[int, int]] = []
+    for call in calls:
+        with pytest.raises(CosetError, match="A normalized flow has no density"):
+            call(lambda done, total: told.append((done, total)))
+    assert not told
+
+
+def test_fractions_are_no_numbers_of_things() -> None:
+    for name in ("epochs", "batch_size", "unseen"):
+        with pytest.raises(CosetError, match=f"Matching: {name} must be a whole number, not 2.5"):
+            coset.Matching(**{name: 2.5})
+    sym, population = small_population()
+    flow = coset.Flow(sym, "euclidean", architecture=SMALL).fit(population, BRIEF)
+    with pytest.raises(CosetError, match=r"cannot be followed in 2.5 steps"):
+        flow.sample(2, 2.5)  # type: ignore[arg-type]
+
+
+def test_densities_are_those_of_the_networks_that_it_knows() -> None:
+    sym, population = small_population()
+    flow = coset.Flow(sym, "euclidean", architecture=SMALL).fit(population, BRIEF)
+    with pytest.raises(StateError, match="'extra'"):
+        flow.log_prob({**population.states, "extra": torch.zeros(32)})

@@ -14,6 +14,7 @@ from coset.data import Split
 from coset.errors import CosetError, ModelError, StateError
 from coset.flow.api import Flow
 from coset.flow.architecture import Architecture
+from coset.flow.base import normal_starts
 from coset.flow.matching import Matching
 from coset.flow.space import Geometry, holding, space
 from coset.inference.drive import Epoch
@@ -172,3 +173,50 @@ def test_numbers_that_are_none_are_refused() -> None:
         flow.sample(2, condition={"q": float("nan")})
     with pytest.raises(CosetError, match="noise of a sample"):
         flow.sample(2, noise=float("nan"), condition={"q": 1.0})
+
+
+class Frozen(Scaled):
+    """With a gain that is not trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mean.copy_(torch.tensor([10.0, 20.0, 30.0]))
+        self.gain = nn.Parameter(torch.tensor([3.0, 4.0]), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * self.gain
+
+
+@pytest.mark.parametrize("std", [None, 0.1])
+def test_starts_keep_what_is_not_trained(std: float | None) -> None:
+    model = Frozen()
+    sym = coset.symmetry(model, (torch.randn(2, 3),))
+    starts = normal_starts(model, sym, std)
+    split = Split(torch.randn(16, 3), torch.arange(16) % 2)
+    for made in (starts.states(64), coset.collect(model, split, 8, coset.Collect(epochs=1), draw=starts.states).states):
+        for name, x in (("mean", model.mean), ("std", model.std), ("gain", model.gain)):
+            assert bool((made[name] == x).all()), name
+    wide = starts.states(512, torch.Generator().manual_seed(0))["first.weight"].std()
+    assert float(wide) == pytest.approx(std or 3**-0.5 / 3**0.5, rel=0.1)  # U(-1, 1) / sqrt(3) has 1 / 3
+
+
+class Tied(nn.Module):
+    """Two layers with one matrix."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 2)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.last(torch.relu(self.second(torch.relu(self.first(x)))))
+        return out
+
+
+def test_errors_of_outputs_know_tied_weights() -> None:
+    model = Tied()
+    sym = coset.symmetry(model, (torch.randn(2, 3),))
+    split = Split(torch.randn(32, 3), torch.arange(32) % 2)
+    population = coset.collect(model, split, 16, coset.Collect(epochs=1))
+    made = Flow(sym, "euclidean", architecture=SMALL).fit(population, QUICK, model=model, data=split).sample(4, 2)
+    assert made["first.weight"].equal(made["second.weight"])

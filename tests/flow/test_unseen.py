@@ -80,3 +80,57 @@ def test_some_are_left_to_learn_from() -> None:
         Flow(SYM, "euclidean", architecture=SMALL).fit(networks(32), Matching(epochs=1, unseen=32))
     with pytest.raises(CosetError, match="unseen must be finite and not negative"):
         Matching(unseen=-1)
+
+
+def same_flow(one: Population, unseen: int, other: Population, conditions: list[str]) -> bool:
+    """Whether a flow that leaves some of the first out is that of the second, bit for bit."""
+    found = []
+    for population, count in ((one, unseen), (other, 0)):
+        flow = Flow(SYM, "euclidean", architecture=SMALL, conditions=conditions, align=False)
+        flow.fit(population, Matching(epochs=2, batch_size=16, unseen=count))
+        asked = dict.fromkeys(conditions, 0.5)
+        found.append(flow.sample(4, 4, condition=asked, generator=torch.Generator().manual_seed(0)))
+    return all(torch.equal(x, found[1][name]) for name, x in found[0].items())
+
+
+def labelled(n: int, **labels: torch.Tensor) -> Population:
+    population = networks(n)
+    return Population(population.states, population.starts, labels)
+
+
+def test_whole_runs_are_left_out() -> None:
+    """Other iterations of a run are nearly the same network."""
+    runs = torch.arange(32).float() // 4
+    population = labelled(32, run=runs)
+    assert same_flow(population, 4, population[runs != 4], [])
+    assert same_flow(population, 3, population[runs != 4], [])
+    assert same_flow(population, 5, population[(runs != 2) & (runs != 6)], [])
+    with pytest.raises(CosetError, match="leaves none of 8 runs"):
+        Flow(SYM, "euclidean", architecture=SMALL).fit(population, Matching(epochs=1, unseen=29))
+
+
+def test_runs_of_populations_that_were_joined_are_not_confused() -> None:
+    runs = torch.tensor([0.0, 0.0, 1.0, 1.0]).repeat(4)
+    population = labelled(16, run=runs)
+    assert same_flow(population, 2, population[torch.arange(16) // 2 != 4], [])
+
+
+def test_one_run_loses_its_last_networks() -> None:
+    population = labelled(32, run=torch.zeros(32))
+    assert same_flow(population, 4, population[:28], [])
+
+
+def test_every_condition_is_learned() -> None:
+    """Tasks one after the other, as those of joined populations lie."""
+    tasks = torch.arange(32).float() // 16
+    population = labelled(32, task=tasks, run=torch.arange(32).float())
+    held = torch.isin(torch.arange(32), torch.tensor([4, 12, 20, 28]))
+    kept = population[~held]
+    assert kept.labels["task"].mean() == tasks.mean()  # so that conditions have the same units
+    assert same_flow(population, 4, kept, ["task"])
+
+
+def test_few_may_be_left_out_of_many_conditions() -> None:
+    tasks = torch.arange(64).float() % 4
+    flow = Flow(SYM, "euclidean", "ot", architecture=SMALL, conditions=["task"], align=False)
+    flow.fit(labelled(64, task=tasks), Matching(epochs=1, batch_size=16, unseen=4))

@@ -172,6 +172,7 @@ class Flow:
     ) -> tuple[dict[str, Tensor], Tensor]:
         """Networks and the logarithm of their density [n], in one pass: see `coset.flow.likelihood`."""
         fitted, manifold = self.fitted, self.fitted.space.manifold
+        fitted.base.refuse_without_density()
         how = (fitted.base.log_prob, manifold, steps, method, divergence, probes, noise, generator, progress)
         found, logs = [], []
         for x, field in fitted.batches(n, condition, None, generator, batch_size):
@@ -211,6 +212,7 @@ class Flow:
                 "Units with two weights lie on circles, which a flow that predicts end points tears where these lie "
                 "opposite, so that not all networks have a density: use predict='velocity'."
             )
+        fitted.base.refuse_without_density()
         how = (fitted.base.log_prob, manifold, steps, method, divergence, probes, noise, generator, progress)
         logs = []
         given = fitted.encode(population)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coset import state as states
 from coset.errors import CosetError
-from coset.flow.space import Space, space
+from coset.flow.space import Space, holding, space
 from coset.inference.initialise import fresh
 from coset.inference.randomness import seeded
 from coset.symmetries import Symmetry
@@ -55,14 +55,18 @@ class Base:
 
     def log_prob(self, x: Tensor) -> Tensor:
         """[n] log density of `draw`, by area and volume."""
+        self.refuse_without_density()
+        z = (x[..., self._begin :] - self._mean) / self._std
+        areas = sum(block.count * sphere.log_area(block.size) for block in self.space.ends.spheres)
+        return -z.square().sum(-1) / 2 - self._std.log().sum() - z.shape[-1] * math.log(2 * math.pi) / 2 - areas
+
+    def refuse_without_density(self) -> None:
+        """Of a flow that begins here."""
         if self.space.geometry == "normalized":
             raise CosetError(
                 "A normalized flow has no density: its paths leave the spheres that its networks lie on. Use the "
                 "euclidean or the geometric one."
             )
-        z = (x[..., self._begin :] - self._mean) / self._std
-        areas = sum(block.count * sphere.log_area(block.size) for block in self.space.ends.spheres)
-        return -z.square().sum(-1) / 2 - self._std.log().sum() - z.shape[-1] * math.log(2 * math.pi) / 2 - areas
 
     def on(self, space: Space) -> Base:
         """The same numbers in another space: of another width, or on another device."""
@@ -133,6 +137,9 @@ def normal_starts(model: nn.Module, sym: Symmetry, std: float | None = None) -> 
     `coset.collect(..., draw=normal_starts(...).states)`.
 
     All weights are normal, with deviation `std`, or with mean and deviation of each tensor of fresh models when None.
+    Buffers and parameters that are not trained are those of the model.
     """
-    room = space(sym, states.of(model), "euclidean")
+    fixed = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    fixed |= {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+    room = space(holding(sym, fixed), states.of(model), "euclidean")
     return initial_base(model, room) if std is None else Base(room, {}, dict.fromkeys(room.ends.chart.shapes, std))

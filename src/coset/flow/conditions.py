@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,10 @@ import torch
 from torch import Tensor
 
 from coset.errors import CosetError
+
+log = logging.getLogger(__name__)
+
+FAR = 10.0  # deviations from the mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,13 +28,19 @@ class Conditions:
     std: Tensor
 
     @classmethod
-    def measured(cls, names: Sequence[str], labels: Mapping[str, Tensor]) -> Conditions:
-        """The conditions `names`, with mean and deviation of these labels."""
-        missing = [name for name in names if name not in labels]
-        if missing:
-            known = ", ".join(map(repr, labels)) or "none"
-            raise CosetError(f"The population has no label {missing[0]!r} to be conditioned on; it has {known}.")
-        columns = {name: _columns(labels[name]) for name in names}
+    def measured(cls, names: Sequence[str], populations: Sequence[Mapping[str, Tensor]]) -> Conditions:
+        """The conditions `names`, with mean and deviation over the labels of all populations."""
+        for labels in populations:
+            missing = [name for name in names if name not in labels]
+            if missing:
+                known = ", ".join(map(repr, labels)) or "none"
+                raise CosetError(f"The population has no label {missing[0]!r} to be conditioned on; it has {known}.")
+        columns = {}
+        for name in names:
+            parts = [_columns(labels[name]).cpu() for labels in populations]
+            if len({part.shape[1] for part in parts}) > 1:
+                raise CosetError(f"The label {name!r} has more numbers in one population than in another.")
+            columns[name] = torch.cat(parts)
         joined = torch.cat(list(columns.values()), 1).double()
         std = joined.std(0, correction=0)
         return cls(
@@ -60,6 +71,17 @@ class Conditions:
                 raise CosetError(f"Condition {name!r} has NaN or infinite values.")
             columns.append(x)
         return (torch.cat(columns, 1) - self.mean) / self.std
+
+    def warn_if_far(self, matrix: Tensor) -> None:
+        """Of conditions [n, k] in units that are nowhere near those that were learned."""
+        names = [name for name, size in self.sizes.items() for _ in range(size)]
+        for name, far in zip(names, matrix.abs().amax(0).tolist(), strict=True):
+            if far > FAR:
+                log.warning(
+                    "the condition %r is %.3g deviations from the mean of those that this flow was learned from",
+                    name,
+                    far,
+                )
 
     def to(self, device: torch.device) -> Conditions:
         return Conditions(self.sizes, self.mean.to(device), self.std.to(device))

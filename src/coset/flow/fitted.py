@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.checks import State, check
+from coset.checks import State, check, refuse_names
 from coset.errors import CosetError, StateError
 from coset.flow.base import Base
 from coset.flow.conditions import Conditions
@@ -53,6 +53,7 @@ class Fitted:
     def encode(self, population: State) -> Tensor:
         """[n, D] of networks from any device."""
         given = check(population, where="the population")
+        refuse_names([], [name for name in given if name not in self.space.template], "the population")
         for name in self.space.shared:
             if name in given and bool((given[name] != self.space.template[name].to(given[name])).any()):
                 raise StateError(
@@ -74,7 +75,10 @@ class Fitted:
             raise CosetError(f"n and batch_size must be whole numbers above zero, not {n} and {batch_size}.")
         if self.conditions is None and condition:
             raise CosetError("This flow has no conditions: fit it with conditions= the labels that it should know.")
-        known = None if self.conditions is None else self.conditions.matrix(condition or {}, n)
+        known = None
+        if self.conditions is not None:
+            known = self.conditions.matrix(condition or {}, n)
+            self.conditions.warn_if_far(known)
         for at in torch.split(torch.arange(n, device=self.device), batch_size):
             x = self.base.draw(len(at), generator) if begin is None else begin[at]
             yield x, self._velocity(None if known is None else known[at])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from coset.flow.matching import Learning, Matching, Part
 from coset.flow.plan import Plan
 from coset.flow.space import Space, holding, space
 from coset.flow.standardize import Standardize
-from coset.flow.transport import Transport
+from coset.flow.transport import Transport, refuse_many_conditions
 from coset.inference.drive import Progress, check_run, drive
 from coset.inference.fit import check_call
 from coset.inference.folder import RowFolder, open_folder
@@ -47,12 +48,13 @@ PAIRS = 256  # paths whose outputs are measured
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """Networks of one width and their starts, if those are known, [n, D] each; and their conditions [n, k]."""
+    """Networks of one width and their starts, if those are known, [n, D] each; their conditions [n, k] and runs [n]."""
 
     space: Space
     ends: Tensor
     starts: Tensor | None
     conditions: Tensor | None
+    runs: Tensor | None
 
     @property
     def begun(self) -> Tensor:
@@ -60,17 +62,29 @@ class _Known:
         return self.ends if self.starts is None else self.starts
 
     def divided(self, count: int) -> tuple[_Known, _Known | None]:
-        """All but the last `count` networks, and those."""
+        """Networks to learn from, and `count` others: the last, or of many conditions or runs some from everywhere.
+
+        Then none of those is of a run that is learned from, which has others like it.
+        """
+        n = len(self.ends)
         if count == 0:
             return self, None
-        rest = len(self.ends) - count
-        if rest < 1:
-            raise CosetError(f"Matching: unseen is {count}, which leaves none of {len(self.ends)} networks to learn.")
-        return self._only(slice(rest)), self._only(slice(rest, None))
+        if count >= n:
+            raise CosetError(f"Matching: unseen is {count}, which leaves none of {n} networks to learn.")
+        place = torch.arange(n) if self.runs is None else _segments(self.runs)
+        number = int(place[-1]) + 1
+        if number == 1 or (number == n and self.conditions is None):
+            return self._only(slice(n - count)), self._only(slice(n - count, None))  # views, where there may be many
+        some = math.ceil(count * number / n)
+        if some == number:
+            raise CosetError(f"Matching: unseen is {count}, which leaves none of {number} runs to learn.")
+        chosen = (2 * torch.arange(some) + 1) * number // (2 * some)
+        held = torch.isin(place, chosen).to(self.ends.device)
+        return self._only(~held), self._only(held.nonzero().squeeze(1)[:count])
 
-    def _only(self, part: slice) -> _Known:
+    def _only(self, part: slice | Tensor) -> _Known:
         starts, conditions = (None if x is None else x[part] for x in (self.starts, self.conditions))
-        return _Known(self.space, self.ends[part], starts, conditions)
+        return _Known(self.space, self.ends[part], starts, conditions, None)
 
 
 def learn(
@@ -92,10 +106,13 @@ def learn(
         if not len(own):
             raise StateError("A flow is learned from some networks, and this population is empty.")
     where = resolve(device, populations[0][1].states)
-    labels = populations[0][1].labels
+    labels = [own.labels for _, own in populations]
     conditions = Conditions.measured(plan.conditions, labels).to(where) if plan.conditions else None
     known = [_known(plan, sym, own, conditions, where) for sym, own in populations]
     divided = [own.divided(settings.unseen) for own in known]
+    if plan.coupling == "ot":
+        for learned, _ in divided:
+            refuse_many_conditions(learned.conditions)
     first = divided[0][0]
     field = _field(plan, first, 0 if conditions is None else conditions.size, seed).to(where)
     base = measured_base(first.space, first.begun, covers=first.starts is None)
@@ -142,7 +159,13 @@ def _known(plan: Plan, sym: Symmetry, own: Population, conditions: Conditions | 
         _warn_of_few(starts, room.at_once)
     asked = {name: x.to(where) for name, x in own.labels.items() if name in plan.conditions}
     matrix = None if conditions is None else conditions.matrix(asked, len(own))
-    return _Known(room, room.encode(given), starts, matrix)
+    return _Known(room, room.encode(given), starts, matrix, own.labels.get("run"))
+
+
+def _segments(runs: Tensor) -> Tensor:
+    """[n] numbers from zero on of stretches of one run; populations that were joined count their runs anew."""
+    flat = runs.flatten(1).cpu() if runs.dim() > 1 else runs[:, None].cpu()
+    return torch.cat([torch.zeros(1, dtype=torch.int64), (flat[1:] != flat[:-1]).any(1).long().cumsum(0)])
 
 
 def _warn_of_few(starts: Tensor, at_once: int) -> None:

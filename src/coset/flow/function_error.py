@@ -6,6 +6,7 @@ import copy
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +68,11 @@ class FunctionError:
         layers = hashlib.sha256(repr(self.model).encode()).hexdigest()[:16]
         return f"{layers} {digest([self.inputs])} {self.classifies}"
 
+    @cached_property
+    def _untied(self) -> set[str]:
+        """Of names that are tied the first."""
+        return {*dict(self.model.named_parameters()), *dict(self.model.named_buffers())}
+
     def draw(self, generator: torch.Generator) -> Tensor:
         """[count, ...] inputs."""
         chosen = torch.randint(len(self.inputs), (self.count,), generator=generator, device=self.inputs.device)
@@ -78,8 +84,9 @@ class FunctionError:
         where = chart.state(end, template)
         # A straight chart without offsets turns velocities into changes of tensors.
         moved = chart.state(error + chart.offset.to(error), {name: torch.zeros_like(x) for name, x in template.items()})
-        names = [name for name, x in template.items() if x.is_floating_point()]
-        others = {name: x for name, x in template.items() if name not in names}
+        untied = {name: x for name, x in template.items() if name in self._untied}
+        names = [name for name, x in untied.items() if x.is_floating_point()]
+        others = {name: x for name, x in untied.items() if name not in names}
 
         def outputs(tensors: dict[str, Tensor]) -> Tensor:
             found: Tensor = functional_call(self.model, {**others, **tensors}, (inputs,))

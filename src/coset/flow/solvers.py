@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -95,8 +96,8 @@ def integrate(
         return _adaptive(rate, x, method, start, stop, rtol, atol, progress)
     if method not in METHODS:
         raise CosetError(f"There is no solver {method!r}: give {', '.join([*METHODS, *ADAPTIVE])}.")
-    if steps < 1:
-        raise CosetError(f"A flow cannot be followed in {steps} steps: give one or more.")
+    if not isinstance(steps, Integral) or steps < 1:
+        raise CosetError(f"A flow cannot be followed in {steps} steps: give a whole number of one or more.")
     x, total, done = x.clone(), x.new_zeros(len(x), dtype=torch.float64), x.new_zeros((), dtype=torch.float64)
     h = (stop - start) / steps
 

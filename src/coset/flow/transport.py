@@ -154,9 +154,16 @@ def _classes(conditions: Tensor | None, count: int) -> list[Tensor]:
         return [torch.arange(count)]
     label = torch.unique(conditions, dim=0, return_inverse=True)[1]
     number = int(label.max()) + 1
+    return [torch.nonzero(label == k).squeeze(1) for k in range(number)]
+
+
+def refuse_many_conditions(conditions: Tensor | None) -> None:
+    """Of [n, k] that hardly any networks share, since those of one condition are matched."""
+    if conditions is None:
+        return
+    count, number = len(conditions), len(torch.unique(conditions, dim=0))
     if count < FEWEST * number:
         raise CosetError(
             f"Transport matches networks of the same condition, but {count} networks have {number} different ones: "
             "round conditions to a few levels, or use the coupling 'training' or 'independent'."
         )
-    return [torch.nonzero(label == k).squeeze(1) for k in range(number)]

@@ -6,6 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from numbers import Integral
 from typing import Any, ClassVar, Literal, get_args, get_type_hints
 
 import torch
@@ -35,11 +36,13 @@ class Stepwise:
 
 
 def check_choices(settings: object) -> None:
-    """Refuse a word that is none of those its field allows."""
+    """Refuse a word that is none of those its field allows, and a fraction where that is a whole number."""
     for name, hint in get_type_hints(type(settings)).items():
+        given = getattr(settings, name)
+        if hint is int and not isinstance(given, Integral):
+            raise CosetError(f"{type(settings).__name__}: {name} must be a whole number, not {given!r}.")
         choices = get_args(hint)
-        if choices and isinstance(choices[0], str) and getattr(settings, name) not in choices:
-            given = getattr(settings, name)
+        if choices and isinstance(choices[0], str) and given not in choices:
             raise CosetError(f"{type(settings).__name__}: {name} must be {' or '.join(choices)}, not {given!r}.")
 
 
