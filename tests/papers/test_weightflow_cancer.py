@@ -184,7 +184,7 @@ def test_verdicts_on_copies() -> None:
     for share, new in ((0.04, True), (0.06, False)):
         flows = {geometry: rows | {UNALIGNED: _row(0.98, memorised=share)} for geometry in GEOMETRIES}
         *_, share_of_copies, none_close = cancer.flow_claims("paper", networks, flows, "")
-        assert (share_of_copies.holds, "unaligned 4%" in str(share_of_copies.ours)) == (new, new)
+        assert (share_of_copies.holds, "unaligned 4.0%" in str(share_of_copies.ours)) == (new, new)
         assert none_close.holds and "on average 7.00, the least 6.50, fresh runs 7.00, copies 0.75" in none_close.ours
     for closest, none in ((1.01, True), (0.99, False)):
         flows = {geometry: rows | {ALIGNED: _row(0.98, closest=closest)} for geometry in GEOMETRIES}

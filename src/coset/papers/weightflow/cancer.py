@@ -298,4 +298,4 @@ def distance(row: Row, kind: str, key: str = "mean") -> float:
 
 
 def _memorised(rows: Mapping[str, Row]) -> str:
-    return ", ".join(f"{KINDS[kind].title} {row['novelty']['memorised']:.0%}" for kind, row in rows.items())
+    return ", ".join(f"{KINDS[kind].title} {row['novelty']['memorised']:.1%}" for kind, row in rows.items())
