@@ -171,7 +171,10 @@ def _least(mine: UnitVectors, search: _Search, apart: Tensor) -> Tensor:
 
 def _screened(mine: UnitVectors, search: _Search, apart: Tensor, candidates: int) -> Nearest:
     """The nearest found by alignment to the networks with the least bounds."""
-    bounds = torch.cat([_without(costs.bound, apart, start) for start, costs in search.parts(mine)], 1)
+    # In place: a small tensor that is kept after each part would lie between large ones, and let memory fall to pieces.
+    bounds = mine.rest.new_empty(len(mine.rest), states.size(search.training))
+    for start, costs in search.parts(mine):
+        bounds[:, start : start + costs.bound.shape[1]] = _without(costs.bound, apart, start)
     bound, order = (x.cpu() for x in bounds.topk(candidates, largest=False))
     best = torch.full((len(bound),), torch.inf, dtype=torch.float64)
     index = torch.zeros(len(bound), dtype=torch.long)

@@ -19,7 +19,7 @@ from coset.report.palette import HUES
 SPLITS = {"test": ("test", -0.14, HUES[1]), "train": ("training", 0.14, HUES[0])}
 # What stands over a column, and how the number of a row is written.
 COLUMNS: tuple[tuple[str, Callable[[Any], str]], ...] = (
-    ("memorised", lambda row: f"{row['novelty']['memorised']:.0%}"),
+    ("memorised", lambda row: f"{row['novelty']['memorised']:.1%}"),
     ("to nearest", lambda row: f"{distance(row, 'samples'):.2f}"),
     ("fresh runs", lambda row: f"{distance(row, 'fresh'):.2f}"),
     ("minutes", lambda row: f"{row['minutes']:.1f}"),
