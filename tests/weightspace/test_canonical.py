@@ -248,6 +248,50 @@ def test_few_bits_do_not_make_units_equal(dtype: torch.dtype) -> None:
         assert all(torch.equal(moved[name], found[name]) for name in found)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "scale"),
+    [
+        (torch.float32, 1e-36),
+        (torch.float32, 1e-39),
+        (torch.float16, 1e-3),
+        (torch.float16, 1e-6),
+        (torch.float64, 1e-170),
+    ],
+)
+@pytest.mark.parametrize("bias", [0.0, 0.1, 30.0])
+def test_units_with_tiny_weights_stay_finite(dtype: torch.dtype, scale: float, bias: float) -> None:
+    """Their factor is taken if it fits the dtype, and left alone if not."""
+    model, args, sym = network("relu")
+    a = states.to(weights(model, 0), dtype=dtype)
+    a["layers.0.weight"][1] *= scale
+    a["layers.0.bias"][1] = bias
+    found = coset.canonicalize(a, sym).state
+    before, after = (output(model, states.to(x, dtype=torch.float64), args) for x in (a, found))
+    assert torch.allclose(after, before, rtol=0, atol=20 * torch.finfo(dtype).eps * float(before.abs().max()))
+    plain = states.to(weights(model, 1), dtype=dtype)
+    pair = coset.canonicalize(states.stack([a, plain]), sym).state
+    assert all(torch.equal(pair[name][0], found[name]) for name in found)
+
+
+def test_the_norm_of_tiny_weights_is_found_without_their_squares() -> None:
+    model, _, sym = network("relu")
+    a = weights(model, 0)
+    a["layers.0.weight"][1] *= 1e-170
+    assert torch.allclose(coset.canonicalize(a, sym).state["layers.0.weight"].norm(dim=1), torch.ones(6).double())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["relu", "tanh", "resnet bn"])
+def test_in_few_bits_the_form_is_its_own_and_on_the_manifold(name: str, dtype: torch.dtype) -> None:
+    model, _, sym = network(name)
+    for seed in range(3):
+        a = states.to(weights(model, seed), dtype=dtype)
+        found = coset.canonicalize(a, sym).state
+        again = coset.canonicalize(found, sym).state
+        assert all(torch.equal(again[key], found[key]) for key in found)
+        coset.manifold(sym, a).coordinates(found)
+
+
 def test_conditions_of_an_mlp() -> None:
     _, _, sym = network("relu")
     found = gauge(sym, "scaling", list(sym.axes))
@@ -286,8 +330,46 @@ def test_refusals() -> None:
         coset.canonicalize({name: x[None][:0] for name, x in a.items()}, sym)
     with pytest.raises(coset.StateError, match="holds whole numbers"):
         coset.canonicalize({name: x.long() for name, x in a.items()}, sym)
+    with pytest.raises(coset.StateError, match=r"is torch\.complex128"):
+        coset.canonicalize({name: x.to(torch.complex128) for name, x in a.items()}, sym)
     with pytest.raises(coset.StateError, match="not a population"):
         coset.canonicalize(a, sym, states.stack([a, a]))
+    pair = states.stack([a, a])
+    with pytest.raises(coset.StateError, match=r"3 in 'layers\.0\.bias'"):
+        coset.canonicalize({**pair, "layers.0.bias": torch.zeros(3, 6).double()}, sym)
+    with pytest.raises(coset.CosetError, match="no method 'nonsense'"):
+        coset.canonicalize(a, sym, method="nonsense")
+
+
+class Tied(nn.Module):
+    """One matrix under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.d = nn.Linear(4, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)
+        self.c.weight = self.b.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.c(self.b(self.a(x).relu()).relu()).relu()
+        out: Tensor = self.d(h)
+        return out
+
+
+def test_tied_tensors_must_be_equal() -> None:
+    model = Tied().double()
+    sym = coset.symmetry(model, (torch.randn(3, 4, dtype=torch.float64),), verify=False)
+    a = states.of(model)
+    copied = {name: x.clone() for name, x in a.items()}
+    m = coset.manifold(sym, a)
+    found = coset.canonicalize(copied, sym).state
+    assert torch.equal(m.coordinates(found), m.coordinates(coset.canonicalize(a, sym).state))
+    for use in (
+        lambda state: coset.canonicalize(state, sym),
+        lambda state: coset.neural_graph(state, sym),
+        m.coordinates,
+    ):
+        with pytest.raises(coset.StateError, match=r"'b\.weight' and 'c\.weight' in the state are tied"):
+            use({**found, "c.weight": found["c.weight"] + 1})
 
 
 @pytest.mark.slow

@@ -201,7 +201,7 @@ def test_errors_name_the_culprit() -> None:
     bad: list[tuple[dict[str, Tensor], str]] = [
         ({key: x for key, x in p.items() if key != bias}, f"Missing '{bias}'"),
         ({**p, bias: torch.zeros(2, 7)}, rf"'{bias}' has shape \(2, 7\)"),
-        ({**p, bias: torch.zeros(6)}, "is that of a population"),
+        ({**p, bias: torch.zeros(6)}, "leading dimension"),
         ({**p, bias: torch.zeros(3, 6)}, "one size in all tensors"),
         ({**p, bias: torch.zeros(2, 6, dtype=torch.complex64)}, "real features only"),
     ]

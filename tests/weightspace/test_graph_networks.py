@@ -137,13 +137,34 @@ def test_conditions_and_probes(make: Make) -> None:
     probed = given.with_probes(seen)
     out = net(probed, times(2), extra)
     assert distance(net(probed, times(2), extra + 1), out) > 1e-3
-    assert distance(net(given, times(2), extra), out) > 1e-3
+    assert distance(net(given.with_probes({k: x + 1 for k, x in seen.items()}), times(2), extra), out) > 1e-3
     element = symmetry(name).random(torch.Generator().manual_seed(0), batch=2)
     assert distance(net(permuted(probed, element), times(2), extra), permuted(out, element)) < 1e-5
     with pytest.raises(coset.ModelError, match="conditions of 3 numbers and gets 0"):
         net(given, times(2))
     with pytest.raises(coset.ModelError, match="made for 4 probes and the graph has 2"):
         net(given.with_probes({"layers.0": torch.randn(2, 6, 2)}), times(2), extra)
+    with pytest.raises(coset.ModelError, match="made for 4 probes and the graph has 0"):
+        net(given, times(2), extra)
+    with pytest.raises(coset.ModelError, match="made for 0 probes and the graph has 4"):
+        make(given.wiring)(probed, times(2))
+    with pytest.raises(coset.ModelError, match="'nowhere'"):
+        net(given.with_probes({"nowhere": torch.randn(2, 6, 4)}), times(2), extra)
+    with pytest.raises(coset.ModelError, match=r"probes of 'layers\.0' have shape \(3, 6, 4\)"):
+        net(given.with_probes({"layers.0": torch.randn(3, 6, 4)}), times(2), extra)
+
+
+@MAKERS
+def test_times_and_dtypes_are_checked(make: Make) -> None:
+    given = graph("mlp:5-6-4-3")
+    net = make(given.wiring)
+    for time in (0.5, torch.tensor(0.5), torch.rand(3), torch.rand(2, 1)):
+        with pytest.raises(coset.ModelError, match=r"one time for each of the 2 networks"):
+            net(given, time)
+    with pytest.raises(coset.ModelError, match=r"times in torch\.float64"):
+        net.features(given, times(2).double())
+    with pytest.raises(coset.ModelError, match=r"graphs in torch\.float32"):
+        make(given.wiring).double()(given, times(2))
 
 
 @MAKERS

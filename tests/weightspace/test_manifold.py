@@ -66,7 +66,7 @@ def test_coordinates_and_back(name: str, polar: bool) -> None:
     assert x.shape == (3, m.size)
     assert torch.equal(m.coordinates(one), x[0])
     assert torch.allclose(m.project(x), x, atol=1e-14)
-    tolerance = 1e-14 if polar else 0.0
+    tolerance = 1e-14 if polar or len(m.chart.pinned) else 0.0
     assert states.allclose(m.state(x, population), population, rtol=tolerance, atol=tolerance)
     assert states.allclose(m.state(x[0], one), one, rtol=tolerance, atol=tolerance)
     assert torch.allclose(m.coordinates(m.state(x, population)), x, rtol=1e-13, atol=1e-14)
@@ -116,6 +116,39 @@ def test_float32_and_devices_of_the_state() -> None:
     assert again["1.num_batches_tracked"].shape == (2,)
 
 
+def test_any_state_serves_as_the_like_of_another() -> None:
+    """Of the weights and variances that are no coordinates only the sign is taken, and what is zero stays so."""
+    sym, population = network("conv")
+    one = {name: x[0] for name, x in population.items()}
+    m = coset.manifold(sym, one)
+    other = sym.act(sym.random(torch.Generator().manual_seed(1), scalings=True), one)
+    assert not torch.allclose(other["1.running_var"], one["1.running_var"])
+    assert states.allclose(m.state(m.coordinates(one), other), one, rtol=1e-12)
+    nothing = {name: torch.zeros_like(x) for name, x in one.items()}
+    assert not m.state(m.coordinates(one), nothing)["1.running_var"].any()
+
+
+def test_the_sign_of_a_single_weight_is_kept() -> None:
+    model = zoo.MLP([1, 4, 2], bias=False).double()
+    sym = coset.symmetry(model, (torch.randn(3, 1, dtype=torch.float64),), verify=False)
+    given = generic(states.of(model), torch.Generator().manual_seed(0))
+    found = coset.canonicalize(given, sym).state
+    m = coset.manifold(sym, given)
+    like = {name: 3 * x for name, x in found.items()}
+    assert states.allclose(m.state(m.coordinates(found), like), found, rtol=1e-12)
+    with pytest.raises(coset.StateError, match=r"'layers\.0\.weight' is -?3 instead of 1 or -1"):
+        m.coordinates(like)
+
+
+def test_one_output_has_a_direction_too() -> None:
+    """3-4-1: the last layer is one matrix of 4 weights, and with one hidden unit it is a number."""
+    for widths, sizes in (([3, 4, 1], [4]), ([3, 1, 1], [])):
+        model = zoo.MLP(widths).double()
+        sym = coset.symmetry(model, (torch.randn(2, 3, dtype=torch.float64),), verify=False)
+        m = coset.manifold(sym, states.of(model), polar=True)
+        assert [block.size for block in m.chart.polar] == sizes
+
+
 def test_offsets_are_part_of_a_direction() -> None:
     """Two variances share a factor: (s + 0.5, t + 0.5) has norm one."""
     sym = coset.Symmetry.from_json(
@@ -143,6 +176,21 @@ def test_refusals() -> None:
         m.coordinates({name: x for name, x in population.items() if name != "layers.2.bias"})
     with pytest.raises(coset.CosetError, match="53 coordinates"):
         m.exp(torch.zeros(52), torch.zeros(52))
+
+
+def test_populations_have_one_size() -> None:
+    sym, population = network("mlp")
+    m = small()
+    x, bias = m.coordinates(population), "layers.0.bias"
+    with pytest.raises(coset.StateError, match=r"3 in 'layers\.0\.weight', 2 in 'layers\.0\.bias'"):
+        m.coordinates({**population, bias: population[bias][:2]})
+    for points in (x[0], x[:2]):
+        with pytest.raises(coset.StateError, match="population of 3 networks"):
+            m.state(points, like=population)
+    with pytest.raises(coset.StateError, match=r"Missing 'layers\.0\.weight'"):
+        coset.manifold(sym, {})
+    with pytest.raises(coset.StateError, match="holds whole numbers"):
+        coset.manifold(sym, {name: x.long() for name, x in population.items()})
 
 
 @law

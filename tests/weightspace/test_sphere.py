@@ -190,3 +190,25 @@ def test_a_narrow_gaussian_is_finite_at_its_mean() -> None:
     x = unit(3, 20).float()
     found = sphere.wrapped_log_prob(x, x, 1e-2)
     assert torch.allclose(found, torch.full((3,), -19 * math.log(1e-2 * math.sqrt(2 * math.pi))), rtol=1e-5)
+
+
+@pytest.mark.parametrize(("d", "sigma"), [(784, 0.086), (784, 0.088), (784, 0.3), (3, 0.2), (3, 4.0), (2, 0.5)])
+@pytest.mark.parametrize("angle", [1e-3, 0.05, 0.3, 2.4, 3.1])
+def test_all_windings_that_count_at_a_point_are_summed(d: int, sigma: float, angle: float) -> None:
+    """Near the mean in many dimensions longer ways have almost no mass in all, and yet most of the density."""
+    mean, x = around(d, torch.tensor([angle], dtype=torch.float64))
+    with mpmath.workdps(50):
+        a, s = mpmath.mpf(angle), mpmath.mpf(sigma)
+        lengths = [a, *(2 * mpmath.pi * k + sign * a for k in range(1, 9) for sign in (-1, 1))]
+        terms = [mpmath.exp(-(r**2) / (2 * s**2)) * (r / mpmath.sin(a)) ** (d - 2) for r in lengths]
+        expected = float(mpmath.log(mpmath.fsum(terms)) - (d - 1) * mpmath.log(s * mpmath.sqrt(2 * mpmath.pi)))
+    assert float(sphere.wrapped_log_prob(x, mean, sigma)) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_densities_and_their_gradients_are_finite_at_the_poles() -> None:
+    x = unit(3, 784)
+    for y in (x, -x):
+        y = y.clone().requires_grad_()
+        density = sphere.wrapped_log_prob(y, x, 0.088)
+        assert density.isfinite().all()
+        assert torch.autograd.grad(density.sum(), y)[0].isfinite().all()

@@ -7,6 +7,7 @@ import torch
 from graph_cases import NETS, distance, graph, population, shaken, symmetry
 from torch import Tensor
 
+import coset
 from coset.weightspace.graph import neural_graph
 from coset.weightspace.tokens import TokenLayout
 from coset.weightspace.unit_transformer import EdgeReadout, InnerEdges, UnitTransformer
@@ -40,6 +41,11 @@ def test_one_hidden_layer_needs_no_edges() -> None:
     assert not any("mixing" in name or "edges" in name for name, _ in net.named_parameters())
     deep = UnitTransformer(graph("mlp:5-6-4-3").wiring, width=16, depth=2, heads=2)
     assert any("mixing" in name for name, _ in deep.named_parameters())
+
+
+def test_heads_share_the_width() -> None:
+    with pytest.raises(coset.ModelError, match=r"width of 16 .* 3 heads"):
+        UnitTransformer(graph("mlp:5-6-3").wiring, width=16, heads=3)
 
 
 @pytest.mark.parametrize(("edge_width", "each"), [(2, 3), (4, 1), (8, 1)])

@@ -36,6 +36,7 @@ def heads() -> nn.Module:
 
 NETS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "two layers": (lambda: zoo.MLP([3, 2, 2]), (2, 3)),
+    "one output": (lambda: zoo.MLP([3, 2, 1]), (2, 3)),
     "three layers": (lambda: zoo.MLP([2, 3, 4, 2]), (2, 2)),
     "no bias": (lambda: zoo.MLP([2, 3, 2], "leaky_relu", bias=False), (2, 2)),
     "squared": (lambda: nn.Sequential(nn.Linear(2, 3), Squared(), nn.Linear(3, 2)), (2, 2)),
@@ -119,6 +120,11 @@ def test_a_relu_unit_by_hand() -> None:
     assert torch.allclose(log_volume(m, torch.zeros(2, m.size), {}), torch.zeros(2))
     with pytest.raises(coset.CosetError, match="none of this manifold's"):
         log_volume(m, torch.zeros(2, m.size), {"layers.7": torch.zeros(2, 2)})
+    for shape in ((2,), (3, 2), (2, 3)):
+        with pytest.raises(coset.CosetError, match=r"2 factors .* not shape"):
+            log_volume(m, torch.zeros(2, m.size), {"layers.0.scaling.0": torch.zeros(shape)})
+    with pytest.raises(coset.CosetError, match="coordinates, not shape"):
+        log_volume(m, torch.zeros(2, 3), {})
 
 
 def test_the_marginal_over_the_scale_against_draws() -> None:

@@ -137,12 +137,16 @@ class Action:
         return p[..., copy, unit]
 
     def _rescale(self, name: str, tensor: Tensor, lead: int) -> Tensor:
-        for scaling, member in self.scaled.get(name, ()):
-            factor = self._factor(scaling, member, self.axes[name]).to(tensor)
+        members = self.scaled.get(name, ())
+        # In few bits every product is an error that can be seen, and a factor may not fit: round once, at the end.
+        few = bool(members) and tensor.is_floating_point() and tensor.element_size() < 4
+        image = tensor.float() if few else tensor
+        for scaling, member in members:
+            factor = self._factor(scaling, member, self.axes[name]).to(image)
             if not self.batch:
                 factor = factor.reshape((*[1] * lead, *factor.shape))
-            tensor = (tensor + member.offset) * factor**member.power - member.offset
-        return tensor
+            image = (image + member.offset) * factor**member.power - member.offset
+        return image.to(tensor.dtype)
 
     def _factor(self, scaling: Scaling, member: ScaledAxis, axes: Sequence[Axis]) -> Tensor:
         """Factors of a tensor, one where the scaling does not reach."""

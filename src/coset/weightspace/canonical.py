@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from coset.alignment.api import Method, align, align_many
+from coset.alignment.api import METHODS, Method, align, align_many
 from coset.alignment.population import PopulationMatch
 from coset.checks import State, check, refuse_names
 from coset.data import Data
-from coset.errors import StateError
+from coset.errors import CosetError, StateError
 from coset.symmetries import Element, Symmetry
 from coset.weightspace.factors import signs, unit_norms
+from coset.weightspace.given import leading, refuse_torn, refuse_unreal
 from coset.weightspace.order import ordered
 
 
@@ -43,10 +44,12 @@ def canonicalize(
         a State, or a population with one leading dimension: then `element` is a batch
     reference
         units are brought in its order by `coset.align` with `method`, once both have canonical factors and signs;
-        a population by `coset.align_many`. How unique the result is, depends on the method.
+        a population by `coset.align_many`, by weights only. How unique the result is, depends on the method.
     model, data
         what the methods "activations" and "sinkhorn" need
     """
+    if isinstance(method, str) and method not in METHODS:
+        raise CosetError(f"There is no method {method!r}; choose from {', '.join(METHODS)}.")
     many = _population(check(state), sym)
     scaled = _scaled(state, sym)
     if reference is None:
@@ -76,19 +79,12 @@ def _scaled(state: State, sym: Symmetry) -> Canonical:
 def _population(state: State, sym: Symmetry) -> bool:
     """Whether there is a leading dimension; StateError where the tensors do not fit the symmetry."""
     refuse_names(sym.missing(state), [], "the state")
-    leads: dict[int, str] = {}
-    for name, axes in sym.axes.items():
-        if name not in state:
-            continue
-        shape, expected = tuple(state[name].shape), tuple(axis.size for axis in axes)
-        lead = len(shape) - len(expected)
-        if lead not in (0, 1) or shape[lead:] != expected:
-            raise StateError(f"Tensor '{name}' has shape {shape}, the symmetry expects {expected}.")
-        if not state[name].is_floating_point() and name not in sym.buffers:
-            raise StateError(f"Tensor '{name}' holds whole numbers, which have no norm to be divided by: give weights.")
-        if lead and not shape[0]:
-            raise StateError("A canonical form is that of some networks, and this population is empty.")
-        leads[lead] = name
-    if len(leads) > 1:
-        raise StateError(f"Tensor '{leads[1]}' has a leading dimension that '{leads[0]}' lacks.")
-    return 1 in leads
+    shapes = {name: tuple(axis.size for axis in axes) for name, axes in sym.axes.items() if name in state}
+    lead = leading(state, shapes, "the symmetry")
+    if lead == (0,):
+        raise StateError("A canonical form is that of some networks, and this population is empty.")
+    for name in shapes:
+        if name not in sym.buffers:
+            refuse_unreal(name, state[name])
+    refuse_torn(state, sym.tied)
+    return bool(lead)

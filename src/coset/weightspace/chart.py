@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,11 +11,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from coset.checks import State, refuse_names
+from coset.checks import State
 from coset.errors import StateError
 from coset.symmetries import Symmetry
 from coset.symmetries.views import blocks
 from coset.weightspace.gauge import Slot, gauge, present
+from coset.weightspace.given import leading, refuse_torn
 
 # How far from one the norm of a direction may be: more than any rounding, less than a state that is not canonical.
 OFF_SPHERE = 1e-2
@@ -43,6 +45,8 @@ class Chart:
         what is added to the value there
     pinned
         the places that are no coordinates: where one weight of norm one fixes a factor
+    pinned_offset
+        what is added to the value there
     tied
         second names of tensors -> the one in `shapes`
     """
@@ -53,11 +57,15 @@ class Chart:
     index: Tensor
     offset: Tensor
     pinned: Tensor
+    pinned_offset: Tensor
     tied: Mapping[str, str]
 
     def coordinates(self, state: State) -> Tensor:
         """[D], or [n, D] of a population, in the widest dtype; StateError if the state is not canonical."""
-        x = self._joined(state).index_select(-1, self.index.to(self._device(state)))
+        values = self._joined(state)
+        refuse_torn(state, self.tied)
+        self._refuse_pins(values)
+        x = values.index_select(-1, self.index.to(values.device))
         x = x + self.offset.to(x)
         start, logs = 0, []
         for block in (*self.directions, *self.polar):
@@ -79,8 +87,15 @@ class Chart:
     def state(self, x: Tensor, like: State) -> dict[str, Tensor]:
         """The state or population with coordinates x: the inverse of `coordinates`.
 
-        Dtypes, signs of single weights, and tensors that the symmetry does not know are those of `like`.
+        Dtypes, signs of single weights (zero if they are), and tensors that the symmetry does not know are those of
+        `like`, which need not be canonical.
         """
+        lead = leading(like, self.shapes, "the manifold")
+        if lead and lead != x.shape[:-1]:
+            raise StateError(
+                f"Points of shape {tuple(x.shape)} are no population of {lead[0]} networks, as `like` is: give one of "
+                "them."
+            )
         count = len(self.polar)
         logs = x[..., x.shape[-1] - count :]
         x = x[..., : x.shape[-1] - count]
@@ -89,7 +104,8 @@ class Chart:
             stop = start + block.size
             x = torch.cat([x[..., :start], x[..., start:stop] * logs[..., k : k + 1].exp(), x[..., stop:]], -1)
             start = stop
-        pins = self.pins(like).to(x)
+        pins, offset = self.pins(like).to(x), self.pinned_offset.to(x)
+        pins = torch.where(pins == 0, 0.0, (pins + offset).sign() - offset)
         values = torch.cat([x - self.offset.to(x), pins.expand(*x.shape[:-1], -1)], -1)
         values = values.index_select(-1, self._order.to(x.device))
         parts = torch.split(values, [math.prod(s) for s in self.shapes.values()], -1)
@@ -98,11 +114,13 @@ class Chart:
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
         tensors |= {second: tensors[first] for second, first in self.tied.items()}
-        single = all(like[name].dim() == len(shape) for name, shape in self.shapes.items())
-        return {name: tensors[name] if name in tensors else _carried(x, y, single) for name, y in like.items()}
+        return {name: tensors[name] if name in tensors else _carried(x, y, not lead) for name, y in like.items()}
 
     def pins(self, state: State) -> Tensor:
-        """[..., k] the values that are no coordinates: single weights that fix a factor, 1 or -1 if canonical."""
+        """[..., k] the values that are no coordinates: single weights that fix a factor, in canonical states 1 or -1.
+
+        So is a variance plus what is added to it.
+        """
         return self._joined(state).index_select(-1, self.pinned.to(self._device(state)))
 
     def velocity(self, change: State) -> Tensor:
@@ -112,8 +130,13 @@ class Chart:
 
     def to(self, device: torch.device) -> Chart:
         """The chart with its tables on a device, so that nothing is copied there at each look."""
-        index, offset, pinned = (x.to(device) for x in (self.index, self.offset, self.pinned))
-        return replace(self, index=index, offset=offset, pinned=pinned)
+        return replace(
+            self,
+            index=self.index.to(device),
+            offset=self.offset.to(device),
+            pinned=self.pinned.to(device),
+            pinned_offset=self.pinned_offset.to(device),
+        )
 
     def flat(self) -> Chart:
         """The chart of the same tensors without directions or conditions: every entry is a coordinate as it is."""
@@ -126,6 +149,25 @@ class Chart:
             index=torch.arange(count),
             offset=torch.zeros(count, dtype=torch.float64),
             pinned=nothing,
+            pinned_offset=nothing.double(),
+        )
+
+    def _refuse_pins(self, values: Tensor) -> None:
+        """Refuse a state, flattened and joined, in which a single weight that fixes a factor is not 1 or -1."""
+        if not len(self.pinned):
+            return
+        pins = values.index_select(-1, self.pinned.to(values.device))
+        pins = (pins + self.pinned_offset.to(pins)).flatten()
+        away = (pins.abs() - 1).abs()
+        if not bool((away > OFF_SPHERE).any()):
+            return
+        worst = int(away.argmax())
+        place = int(self.pinned[worst % len(self.pinned)])
+        ends = itertools.accumulate(math.prod(shape) for shape in self.shapes.values())
+        name = next(name for name, end in zip(self.shapes, ends, strict=True) if place < end)
+        raise StateError(
+            f"What fixes the factor of a unit in '{name}' is {float(pins[worst]):.3g} instead of 1 or -1: give a "
+            "canonical state, in which no unit is without weights."
         )
 
     @cached_property
@@ -133,14 +175,8 @@ class Chart:
         return torch.cat([self.index, self.pinned]).argsort()
 
     def _joined(self, state: State) -> Tensor:
-        refuse_names([name for name in self.shapes if name not in state], [], "the state")
-        parts = []
-        for name, shape in self.shapes.items():
-            found = tuple(state[name].shape)
-            if len(found) - len(shape) not in (0, 1) or found[len(found) - len(shape) :] != shape:
-                raise StateError(f"Tensor '{name}' has shape {found}, the manifold expects {shape}.")
-            parts.append(state[name].reshape(*found[: len(found) - len(shape)], -1))
-        return torch.cat(parts, -1)
+        lead = leading(state, self.shapes, "the manifold")
+        return torch.cat([state[name].reshape(*lead, -1) for name in self.shapes], -1)
 
     def _device(self, state: State) -> torch.device:
         return next(state[name].device for name in self.shapes)
@@ -162,11 +198,11 @@ def chart(sym: Symmetry, names: Sequence[str], polar: bool) -> Chart:
     for condition in gauge(sym, "scaling", known):
         rows = torch.cat([_rows(places[slot.tensor], sym, slot) for slot in condition.slots], 1)
         taken[rows] = True
+        for slot in condition.slots:
+            offset[_rows(places[slot.tensor], sym, slot)] = slot.offset
         if rows.shape[1] == 1:
             pinned.append(rows.flatten())
             continue
-        for slot in condition.slots:
-            offset[_rows(places[slot.tensor], sym, slot)] = slot.offset
         directions.append(Directions(condition.units or condition.slots[0].tensor, *rows.shape))
         index.append(rows.flatten())
     whole = [name for name in known if polar and _is_weight(name, shapes[name], sym) and not taken[places[name]].any()]
@@ -175,6 +211,7 @@ def chart(sym: Symmetry, names: Sequence[str], polar: bool) -> Chart:
         index.append(places[name].flatten())
     index.append(torch.arange(start)[~taken])
     joined = torch.cat(index)
+    pins = torch.cat([torch.zeros(0, dtype=torch.long), *pinned])
     owners = {sym.tied.get(name, name): name for name in known}
     tied = {name: owners[sym.tied.get(name, name)] for name in sym.axes if sym.tied.get(name, name) in owners}
     return Chart(
@@ -183,7 +220,8 @@ def chart(sym: Symmetry, names: Sequence[str], polar: bool) -> Chart:
         tuple(Directions(name, 1, math.prod(shapes[name])) for name in whole),
         joined,
         offset[joined],
-        torch.cat(pinned) if pinned else torch.zeros(0, dtype=torch.long),
+        pins,
+        offset[pins],
         {second: first for second, first in tied.items() if second != first},
     )
 
@@ -206,7 +244,7 @@ def _rows(places: Tensor, sym: Symmetry, slot: Slot) -> Tensor:
 
 
 def _is_weight(name: str, shape: tuple[int, ...], sym: Symmetry) -> bool:
-    return name not in sym.buffers and sum(size > 1 for size in shape) > 1
+    return name not in sym.buffers and len(shape) > 1 and math.prod(shape) > 1
 
 
 def _farthest(norms: Tensor) -> float:

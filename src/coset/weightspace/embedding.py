@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -33,13 +33,35 @@ def zeroed(layer: nn.Linear) -> nn.Linear:
     return layer
 
 
-def refuse_probes(into: nn.Linear, probes: Tensor) -> None:
-    """Refuse a graph with another number of probes than the network is made for."""
-    if probes.shape[-1] != into.in_features:
-        raise ModelError(
-            f"This network is made for {into.in_features} probes and the graph has {probes.shape[-1]}: build it with "
-            "probes= their number."
-        )
+def refuse_probes(graph: NeuralGraph, count: int, layers: Collection[str]) -> None:
+    """Refuse a graph with another number of probes than the network is made for, or of other than these layers."""
+    if count and not graph.probes:
+        raise ModelError(f"This network is made for {count} probes and the graph has 0: add them by `with_probes`.")
+    for name, x in graph.probes.items():
+        if name not in layers:
+            raise ModelError(f"The graph has probes of {name!r}, which are no units of this network.")
+        if x.shape[-1] != count:
+            raise ModelError(
+                f"This network is made for {count} probes and the graph has {x.shape[-1]}: build it with probes= their "
+                "number."
+            )
+        shape = (graph.batch, graph.wiring.layers[name].size, count)
+        if tuple(x.shape) != shape:
+            raise ModelError(f"The probes of {name!r} have shape {tuple(x.shape)} where {shape} is expected.")
+
+
+def refuse_inputs(graph: NeuralGraph, time: Tensor, dtype: torch.dtype) -> None:
+    """Refuse times that are not one for each network, or one for all, and what a network in `dtype` cannot multiply."""
+    if not isinstance(time, Tensor) or time.dim() != 1 or time.shape[0] not in (1, graph.batch):
+        given = f"shape {tuple(time.shape)}" if isinstance(time, Tensor) else type(time).__name__
+        raise ModelError(f"Give one time for each of the {graph.batch} networks, as a tensor, not {given}.")
+    features = next(iter([*graph.nodes.values(), *graph.edges.values()]))
+    if torch.is_autocast_enabled(features.device.type):
+        return
+    if features.dtype != dtype:
+        raise ModelError(f"This network is in {dtype} and cannot take graphs in {features.dtype}: convert one of them.")
+    if torch.promote_types(time.dtype, dtype) != dtype:
+        raise ModelError(f"This network is in {dtype} and cannot take times in {time.dtype}: convert them.")
 
 
 class Conditioning(nn.Module):
@@ -105,8 +127,8 @@ class GraphEmbedding(nn.Module):
     def forward(self, graph: NeuralGraph) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         layers = zip(graph.wiring.layers, self.nodes, self.places, strict=True)
         nodes: dict[str, Tensor] = {name: into(graph.nodes[name]) + place for name, into, place in layers}
+        refuse_probes(graph, self.probes.in_features, graph.wiring.layers)
         for name, x in graph.probes.items():
-            refuse_probes(self.probes, x)
             nodes[name] = nodes[name] + self.probes(x)
         edges = {name: into(graph.edges[name]) for name, into in zip(graph.wiring.blocks, self.edges, strict=True)}
         return nodes, edges

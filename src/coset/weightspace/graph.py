@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from coset.checks import State, refuse_names
+from coset.checks import State
 from coset.errors import StateError
 from coset.symmetries import Symmetry
 from coset.symmetries.axes import Axis
 from coset.symmetries.views import blocks
+from coset.weightspace.given import leading, refuse_torn
 from coset.weightspace.wiring import Piece, Wiring
 
 
@@ -82,25 +83,15 @@ def neural_graph(state: State, sym: Symmetry | Wiring) -> NeuralGraph:
     in place of the symmetry saves working it out again.
     """
     wiring = sym if isinstance(sym, Wiring) else Wiring.of(sym, state)
+    shapes = {name: tuple(axis.size for axis in axes) for name, axes in wiring.axes.items()}
+    lead = leading(state, shapes, "the symmetry")
+    refuse_torn(state, wiring.tied)
     values: dict[str, list[Tensor]] = {}
-    leads: dict[int, str] = {}
     for name, axes in wiring.axes.items():
-        refuse_names([name] if name not in state else [], [], "the state for a neural graph")
         x = state[name]
-        lead = x.dim() - len(axes)
-        if lead not in (0, 1) or tuple(x.shape[lead:]) != tuple(axis.size for axis in axes):
-            shape = tuple(axis.size for axis in axes)
-            raise StateError(f"Tensor '{name}' has shape {tuple(x.shape)} where the symmetry expects {shape}.")
         if x.is_complex():
             raise StateError(f"Tensor '{name}' is {x.dtype}, and a neural graph has real features only.")
-        leads.setdefault(lead, name)
         values[name] = [block.values for block in blocks(x if lead else x[None], axes, 1)]
-    if len(leads) > 1:
-        raise StateError(f"Tensor '{leads[1]}' is that of a population and '{leads[0]}' is not.")
-    sizes = {x.shape[0]: name for name, parts in values.items() for x in parts}
-    if len(sizes) > 1:
-        listed = ", ".join(f"{n} in '{name}'" for n, name in sizes.items())
-        raise StateError(f"A population has one size in all tensors, but here it is: {listed}.")
     edges = {name: _features(values[b.piece.tensor], b.piece) for name, b in wiring.blocks.items()}
     nodes: dict[str, Tensor] = {}
     if not values:
@@ -109,7 +100,7 @@ def neural_graph(state: State, sym: Symmetry | Wiring) -> NeuralGraph:
     for name, layer in wiring.layers.items():
         found = [_features(values[piece.tensor], piece) for piece in layer.pieces]
         nodes[name] = torch.cat(found, -1) if found else anything.new_zeros(anything.shape[0], layer.size, 0)
-    return NeuralGraph(wiring, nodes, edges, population=1 in leads)
+    return NeuralGraph(wiring, nodes, edges, population=bool(lead))
 
 
 def _features(parts: list[Tensor], piece: Piece) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from coset.weightspace.embedding import Conditioning, GraphEmbedding, GraphReadout
+from coset.weightspace.embedding import Conditioning, GraphEmbedding, GraphReadout, refuse_inputs
 from coset.weightspace.graph import NeuralGraph
 from coset.weightspace.graph_layer import Exchange, GraphLayer
 from coset.weightspace.wiring import Wiring
@@ -57,6 +57,7 @@ class GraphNetwork(nn.Module):
         self, graph: NeuralGraph, time: Tensor, condition: Tensor | None
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         self.wiring.refuse(graph.wiring)
+        refuse_inputs(graph, time, self.conditioning.frequencies.dtype)
         c: Tensor = self.conditioning(time, condition)
         nodes, edges = self.embedding(graph)
         for layer in self.layers:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from coset.checks import State
+from coset.checks import State, refuse_names
 from coset.errors import CosetError
 from coset.symmetries import Symmetry
 from coset.weightspace import sphere
 from coset.weightspace.chart import Chart, Directions, chart
 from coset.weightspace.gauge import gauge, slots
+from coset.weightspace.given import refuse_unreal
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,14 +26,15 @@ class Manifold:
 
     chart
         how coordinates and states belong together
-    exponents, log_powers
+    exponents, log_powers, factors
         what `coset.weightspace.log_volume` needs: the sum of the powers that a unit's factor takes in all weights, for
-        each scaling; the sum over all conditions of log |power|
+        each scaling; the sum over all conditions of log |power|; how many factors each scaling has
     """
 
     chart: Chart
     exponents: Mapping[str, float] = field(repr=False)
     log_powers: float = field(repr=False)
+    factors: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     @property
     def spheres(self) -> tuple[Directions, ...]:
@@ -63,7 +65,7 @@ class Manifold:
 
     def state(self, x: Tensor, like: State) -> dict[str, Tensor]:
         """The state at x, or population at [n, D]; dtypes and what has no coordinates are those of `like`."""
-        self._check(x)
+        self.check(x)
         return self.chart.state(x, like)
 
     def project(self, x: Tensor) -> Tensor:
@@ -106,7 +108,7 @@ class Manifold:
 
     def inner(self, x: Tensor, u: Tensor, v: Tensor) -> Tensor:
         """[...] <u, v> of vectors tangent at x."""
-        self._check(x, u, v)
+        self.check(x, u, v)
         return (u * v).sum(-1)
 
     def dist(self, x: Tensor, y: Tensor) -> Tensor:
@@ -131,7 +133,7 @@ class Manifold:
     def log_prob(self, x: Tensor, sigma: float = 1.0) -> Tensor:
         """[...] log density of `random`, by area and volume."""
         _check_deviation(sigma)
-        self._check(x)
+        self.check(x)
         areas = sum(block.count * sphere.log_area(block.size) for block in self.spheres)
         return _normal(x[..., self._round :], sigma) - areas
 
@@ -142,7 +144,7 @@ class Manifold:
         return self.exp(mean, sigma * self.tangent(mean, noise))
 
     def wrapped_log_prob(self, x: Tensor, mean: Tensor, sigma: float) -> Tensor:
-        """[...] log density of `wrapped`, exact: see `coset.weightspace.sphere.wrapped_log_prob`."""
+        """[...] log density of `wrapped`, all windings summed: see `coset.weightspace.sphere.wrapped_log_prob`."""
         _check_deviation(sigma)
         pairs = zip(self._blocks(x), self._blocks(mean), strict=True)
         round_parts = [sphere.wrapped_log_prob(a, m, sigma).sum(-1) for a, m in pairs]
@@ -158,12 +160,13 @@ class Manifold:
         return torch.cat([part.expand(*lead, -1) for part in (*parts, rest)], -1)
 
     def _blocks(self, x: Tensor) -> list[Tensor]:
-        self._check(x)
+        self.check(x)
         sizes = [block.count * block.size for block in self.spheres]
         parts = torch.split(x[..., : self._round], sizes, -1) if sizes else ()
         return [torch.unflatten(p, -1, (b.count, b.size)) for p, b in zip(parts, self.spheres, strict=True)]
 
-    def _check(self, *points: Tensor) -> None:
+    def check(self, *points: Tensor) -> None:
+        """Refuse points or vectors with another number of coordinates."""
         for x in points:
             if x.dim() == 0 or x.shape[-1] != self.size:
                 raise CosetError(f"A point of this manifold has {self.size} coordinates, not shape {tuple(x.shape)}.")
@@ -179,12 +182,16 @@ def manifold(sym: Symmetry, like: State | None = None, *, polar: bool = False) -
     like
         a state, of which the floating tensors count; without it all tensors of the symmetry, but scalar buffers
     polar
-        every weight (a trained tensor with two or more axes) that no direction has a part in, such as that of the last
-        layer, is a direction of its own and, as one more flat coordinate, the logarithm of its norm
+        every weight (a trained tensor with two or more axes, and not just one entry) that no direction has a part in,
+        such as that of the last layer, is a direction of its own and, as one more flat coordinate, the logarithm of its
+        norm
     """
     if like is None:
         names = [name for name, axes in sym.axes.items() if axes or name not in sym.buffers]
     else:
+        refuse_names(sym.missing(like), [], "the state")
+        for name in [name for name in sym.axes if name in like and name not in sym.buffers]:
+            refuse_unreal(name, like[name])
         names = [name for name, x in like.items() if x.is_floating_point()]
     exponents: dict[str, float] = {}
     for slot in slots(sym, "scaling", names):
@@ -192,7 +199,8 @@ def manifold(sym: Symmetry, like: State | None = None, *, polar: bool = False) -
             exponents[name] = exponents.get(name, 0.0) + power * slot.entries
     sizes = {scaling.units: scaling.copies * scaling.size for scaling in sym.scalings}
     log_powers = sum(sizes[c.units] * math.log(abs(c.power)) for c in gauge(sym, "scaling", names))
-    return Manifold(chart(sym, names, polar), exponents, log_powers)
+    factors = {scaling.name: scaling.copies * scaling.size for scaling in sym.scalings if scaling.name in exponents}
+    return Manifold(chart(sym, names, polar), exponents, log_powers, factors)
 
 
 def _check_deviation(sigma: float) -> None:

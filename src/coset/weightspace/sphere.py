@@ -12,6 +12,8 @@ import math
 import torch
 from torch import Tensor
 
+NEGLIGIBLE = 33.0  # how far below the largest the logarithm of a term may be left out: exp(-33) = 5e-15
+
 
 def dot(x: Tensor, y: Tensor) -> Tensor:
     """[..., 1]."""
@@ -84,23 +86,40 @@ def wrapped_log_prob(x: Tensor, mean: Tensor, sigma: float) -> Tensor:
 
     With a = angle(mean, x), all vectors that lead to x have the length a + 2 pi k in one direction or 2 pi k - a in the
     other, and exp shrinks areas at length r by |sin r / r|^{d-2}. So the density is the sum over these r of
-    N(r) (r / sin a)^{d-2}. Lengths that have a share below 1e-14 are left out; from sigma (sqrt(d - 1) + 8) < pi on
-    that is all but the first. Where others count, the density has a pole at the mean and its antipode, for d > 2.
+    N(r) (r / sin a)^{d-2}. Lengths whose share at x is below exp(-33) are left out. For d > 2 the density has a pole at
+    the mean and one at its antipode; as points are known to rounding only, nearer to these than eps sin a is eps.
     """
     d = x.shape[-1]
     _, sine, a = _polar(mean, x)
     sine, a = sine.squeeze(-1), a.squeeze(-1)
-    lengths = [a]
-    reach = sigma * (math.sqrt(d - 1) + 8)
-    for k in range(1, math.floor((reach + math.pi) / (2 * math.pi)) + 1):
-        lengths += [2 * math.pi * k - a, 2 * math.pi * k + a]
+    turns = [2 * math.pi * k for k in range(1, _windings(d, sigma) + 1)]
+    lengths = [a, *(length for turn in turns for length in (turn - a, turn + a))]
     terms = [-(r / sigma).square() / 2 for r in lengths]
     if d > 2:
-        close = _close(sine, a)
-        stretch = torch.where(close, 1.0, a) / torch.where(close, 1.0, sine)
-        wound = [term + (d - 2) * (r / sine).log() for term, r in zip(terms[1:], lengths[1:], strict=True)]
+        close, away = _close(sine, a), sine.clamp(min=torch.finfo(sine.dtype).eps)
+        # Up to the first pole a / sin a is smooth.
+        stretch = torch.where(close, 1.0, a) / torch.where(close, 1.0, torch.where(a < 1, sine, away))
+        wound = [term + (d - 2) * (r / away).log() for term, r in zip(terms[1:], lengths[1:], strict=True)]
         terms = [terms[0] + (d - 2) * stretch.log(), *wound]
     return torch.stack(terms).logsumexp(0) - (d - 1) * math.log(sigma * math.sqrt(2 * math.pi))
+
+
+def _windings(d: int, sigma: float) -> int:
+    """How many turns to sum over, so that at no point a longer way has a share above exp(-33).
+
+    f(r) = (d - 2) log r - r^2 / 2 sigma^2 rises up to r* = sigma sqrt(d - 2) and then falls. The lengths that lead to a
+    point are at most 2 pi apart, so one lies within pi of r*, or, if that is below pi, between pi and 2 pi.
+    """
+
+    def log_term(r: float) -> float:
+        return max(d - 2, 0) * math.log(r) - (r / sigma) * (r / sigma) / 2
+
+    top = sigma * math.sqrt(max(d - 2, 0))
+    largest = log_term(2 * math.pi) if top <= math.pi else min(log_term(top - math.pi), log_term(top + math.pi))
+    count = 1
+    while (2 * count + 1) * math.pi < top or log_term((2 * count + 1) * math.pi) > largest - NEGLIGIBLE:
+        count += 1
+    return count
 
 
 def _polar(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:

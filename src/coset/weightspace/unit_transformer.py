@@ -9,7 +9,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from coset.weightspace.embedding import Conditioning, linear, refuse_probes, zeroed
+from coset.errors import ModelError
+from coset.weightspace.embedding import Conditioning, linear, refuse_inputs, refuse_probes, zeroed
 from coset.weightspace.graph import NeuralGraph
 from coset.weightspace.graph_layer import EdgeUpdate
 from coset.weightspace.tokens import TokenLayout, Tokens
@@ -39,6 +40,8 @@ class UnitTransformer(nn.Module):
         probes: int = 0,
     ) -> None:
         super().__init__()
+        if heads < 1 or width % heads:
+            raise ModelError(f"A width of {width} cannot be shared by {heads} heads: give a multiple of their number.")
         self.wiring, self.layout = wiring, TokenLayout(wiring)
         inner = self.layout.inner
         self.conditioning = Conditioning(width, condition)
@@ -76,12 +79,13 @@ class UnitTransformer(nn.Module):
     def _encode(self, graph: NeuralGraph, time: Tensor, condition: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """[batch, units + 1, width] tokens, and the inner edges."""
         self.wiring.refuse(graph.wiring)
+        refuse_inputs(graph, time, self.conditioning.frequencies.dtype)
         c: Tensor = self.conditioning(time, condition)
         given = self.layout.read(graph)
         layers = zip(self.layout.layers, self.units, self.kinds[:-1], strict=True)
         tokens = {name: into(given.units[name]) + kind for name, into, kind in layers}
+        refuse_probes(graph, self.probes.in_features, self.layout.layers)
         for name, probes in graph.probes.items():
-            refuse_probes(self.probes, probes)
             tokens[name] = tokens[name] + self.probes(probes)
         x = torch.cat([*tokens.values(), (self.rest(given.rest) + self.kinds[-1])[:, None]], 1)
         edges = {name: into(given.inner[name]) for name, into in zip(self.layout.inner, self.edges, strict=True)}

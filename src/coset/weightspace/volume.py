@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -30,9 +31,16 @@ def log_volume(manifold: Manifold, x: Tensor, log_scales: Mapping[str, Tensor]) 
     unknown = [name for name in log_scales if name not in manifold.exponents]
     if unknown:
         raise CosetError(f"Scaling '{unknown[0]}' is none of this manifold's, which are positive and exact.")
+    manifold.check(x)
     lead = x.shape[:-1]
     total = torch.full(lead, manifold.log_powers, dtype=x.dtype, device=x.device)
     for name, logs in log_scales.items():
+        count = manifold.factors[name]
+        if logs.shape[: len(lead)] != lead or math.prod(logs.shape[len(lead) :]) != count or logs.dim() == len(lead):
+            raise CosetError(
+                f"Scaling '{name}' has {count} factors at each point, so their logarithms have shape "
+                f"{(*lead, count)}, not shape {tuple(logs.shape)}."
+            )
         total = total + manifold.exponents[name] * logs.flatten(len(lead)).sum(-1)
     for k, block in enumerate(manifold.chart.polar):
         total = total + block.size * x[..., x.shape[-1] - len(manifold.chart.polar) + k]
