@@ -212,3 +212,16 @@ def test_errors_name_the_culprit() -> None:
     heads = coset.symmetry(model, coset.zoo.example_input(model), verify=False)
     with pytest.raises(coset.SymmetryError, match="attention heads"):
         neural_graph(states.of(model), heads)
+
+
+@pytest.mark.parametrize("name", ["mlp:5-6-4-3", "conv"])
+def test_there_and_back_is_one_graph_for_the_compiler(name: str) -> None:
+    """Every break would make a step of a flow several programs, each with a call of its own."""
+    p = population(name, 2)
+    wiring = neural_graph(p, symmetry(name)).wiring
+
+    def back(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        return neural_graph(given, wiring).state(given)
+
+    found = torch.compile(back, backend="eager", fullgraph=True)(p)
+    assert all(x.equal(p[key]) for key, x in found.items())

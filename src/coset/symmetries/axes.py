@@ -33,7 +33,7 @@ class Product:
 
     @property
     def size(self) -> int:
-        return math.prod(part.size for part in self.parts)
+        return math.prod([part.size for part in self.parts])
 
 
 @dataclass(frozen=True)
