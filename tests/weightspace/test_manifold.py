@@ -117,7 +117,7 @@ def test_float32_and_devices_of_the_state() -> None:
 
 
 def test_any_state_serves_as_the_like_of_another() -> None:
-    """Of the weights and variances that are no coordinates only the sign is taken, and what is zero stays so."""
+    """Of the weights and variances that are no coordinates only the sign is taken, and no variance is below zero."""
     sym, population = network("conv")
     one = {name: x[0] for name, x in population.items()}
     m = coset.manifold(sym, one)
@@ -125,7 +125,20 @@ def test_any_state_serves_as_the_like_of_another() -> None:
     assert not torch.allclose(other["1.running_var"], one["1.running_var"])
     assert states.allclose(m.state(m.coordinates(one), other), one, rtol=1e-12)
     nothing = {name: torch.zeros_like(x) for name, x in one.items()}
-    assert not m.state(m.coordinates(one), nothing)["1.running_var"].any()
+    assert torch.allclose(m.state(m.coordinates(one), nothing)["1.running_var"], one["1.running_var"], rtol=1e-12)
+
+
+def test_changes_of_tensors_are_those_of_coordinates() -> None:
+    sym, population = network("conv")
+    one = {name: x[0] for name, x in population.items()}
+    m = coset.manifold(sym, one)
+    x, v = m.coordinates(population), torch.randn(3, m.size, dtype=torch.float64)
+    chart, single = m.chart, one | {"constant": torch.ones(2)}
+    moved, before, after = chart.change(v, single), chart.state(x, single), chart.state(x + v, single)
+    assert moved.keys() == single.keys() and not moved["constant"].any() and moved["constant"].shape == (3, 2)
+    for name, y in before.items():
+        assert torch.allclose(after[name].double() - y.double(), moved[name].double(), atol=1e-12), name
+    assert torch.equal(chart.velocity(moved), v)
 
 
 def test_the_sign_of_a_single_weight_is_kept() -> None:

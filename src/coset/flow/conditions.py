@@ -37,7 +37,7 @@ class Conditions:
                 raise CosetError(f"The population has no label {missing[0]!r} to be conditioned on; it has {known}.")
         columns = {}
         for name in names:
-            parts = [_columns(labels[name]).cpu() for labels in populations]
+            parts = [columns_of(labels[name]).cpu() for labels in populations]
             if len({part.shape[1] for part in parts}) > 1:
                 raise CosetError(f"The label {name!r} has more numbers in one population than in another.")
             columns[name] = torch.cat(parts)
@@ -64,7 +64,7 @@ class Conditions:
             x = torch.as_tensor(values[name], dtype=torch.float32, device=self.mean.device)
             if x.dim() == 0 or (x.dim() == 1 and len(x) == size):
                 x = x.expand(n, size)
-            x = _columns(x)
+            x = columns_of(x)
             if tuple(x.shape) != (n, size):
                 raise CosetError(f"Condition {name!r} needs {size} numbers for each of {n} networks.")
             if not bool(x.isfinite().all()):
@@ -87,6 +87,6 @@ class Conditions:
         return Conditions(self.sizes, self.mean.to(device), self.std.to(device))
 
 
-def _columns(x: Tensor) -> Tensor:
-    """[n, k]."""
+def columns_of(x: Tensor) -> Tensor:
+    """[n, k] of a label [n] or [n, k]."""
     return x[:, None] if x.dim() == 1 else x

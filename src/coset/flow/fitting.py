@@ -17,7 +17,7 @@ from coset.checks import State
 from coset.data import Data, as_split
 from coset.errors import CosetError, StateError
 from coset.flow.base import Base, measured_base
-from coset.flow.conditions import Conditions
+from coset.flow.conditions import Conditions, columns_of
 from coset.flow.coupling import Coupling, Independent, Training
 from coset.flow.field import Field, units
 from coset.flow.fitted import Fitted
@@ -164,7 +164,7 @@ def _known(plan: Plan, sym: Symmetry, own: Population, conditions: Conditions | 
 
 def _segments(runs: Tensor) -> Tensor:
     """[n] numbers from zero on of stretches of one run; populations that were joined count their runs anew."""
-    flat = runs.flatten(1).cpu() if runs.dim() > 1 else runs[:, None].cpu()
+    flat = columns_of(runs).cpu()
     return torch.cat([torch.zeros(1, dtype=torch.int64), (flat[1:] != flat[:-1]).any(1).long().cumsum(0)])
 
 

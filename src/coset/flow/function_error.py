@@ -82,8 +82,7 @@ class FunctionError:
         """[n] the mean over inputs, of errors [n, D] at networks [n, D]."""
         chart, template = self.space.manifold.chart, self.space.single
         where = chart.state(end, template)
-        # A straight chart without offsets turns velocities into changes of tensors.
-        moved = chart.state(error + chart.offset.to(error), {name: torch.zeros_like(x) for name, x in template.items()})
+        moved = chart.change(error, template)
         untied = {name: x for name, x in template.items() if name in self._untied}
         names = [name for name, x in untied.items() if x.is_floating_point()]
         others = {name: x for name, x in untied.items() if name not in names}

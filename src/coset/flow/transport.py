@@ -109,8 +109,8 @@ class UnitDistances:
     def _tokens(self, x: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         """layer -> [n, units, numbers], and what belongs to no unit [n, numbers]."""
         chart = self.space.manifold.chart
-        zeros = {name: torch.zeros_like(value) for name, value in self.space.single.items()}
-        read = self._layout.read(neural_graph(chart.state(x, zeros), self._wiring))
+        # What is no coordinate is zero, and so are offsets: differences are looked at only.
+        read = self._layout.read(neural_graph(chart.change(x, self.space.single), self._wiring))
         return dict(read.units), read.rest
 
     def costs(self, x: Tensor, y: Tensor) -> tuple[dict[str, Tensor], Tensor]:

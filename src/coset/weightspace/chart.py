@@ -87,8 +87,8 @@ class Chart:
     def state(self, x: Tensor, like: State) -> dict[str, Tensor]:
         """The state or population with coordinates x: the inverse of `coordinates`.
 
-        Dtypes, signs of single weights (zero if they are), and tensors that the symmetry does not know are those of
-        `like`, which need not be canonical.
+        Dtypes, signs of single weights, and tensors that the symmetry does not know are those of `like`, which need not
+        be canonical.
         """
         lead = leading(like, self.shapes, "the manifold")
         if lead and lead != x.shape[:-1]:
@@ -105,15 +105,7 @@ class Chart:
             x = torch.cat([x[..., :start], x[..., start:stop] * logs[..., k : k + 1].exp(), x[..., stop:]], -1)
             start = stop
         pins, offset = self.pins(like).to(x), self.pinned_offset.to(x)
-        pins = torch.where(pins == 0, 0.0, (pins + offset).sign() - offset)
-        values = torch.cat([x - self.offset.to(x), pins.expand(*x.shape[:-1], -1)], -1)
-        values = values.index_select(-1, self._order.to(x.device))
-        parts = torch.split(values, [math.prod(s) for s in self.shapes.values()], -1)
-        tensors = {
-            name: part.reshape(*x.shape[:-1], *shape).to(like[name].dtype)
-            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
-        }
-        tensors |= {second: tensors[first] for second, first in self.tied.items()}
+        tensors = self._tensors(x - self.offset.to(x), (pins + offset).sign() - offset, like)
         return {name: tensors[name] if name in tensors else _carried(x, y, not lead) for name, y in like.items()}
 
     def pins(self, state: State) -> Tensor:
@@ -127,6 +119,27 @@ class Chart:
         """[..., D] the derivative of the coordinates of a state that moves at the rate `change`, if none are polar."""
         assert not self.polar
         return self._joined(change).index_select(-1, self.index.to(self._device(change)))
+
+    def change(self, v: Tensor, like: State) -> dict[str, Tensor]:
+        """How fast the tensors of a state change whose coordinates move at the rate v [..., D]: `velocity` undone.
+
+        Of those that the symmetry does not know none does; dtypes are those of `like`.
+        """
+        assert not self.polar
+        tensors = self._tensors(v, v.new_zeros(len(self.pinned)), like)
+        still = {name: y.new_zeros(*v.shape[:-1], *y.shape) for name, y in like.items() if name not in tensors}
+        return tensors | still
+
+    def _tensors(self, values: Tensor, pins: Tensor, like: State) -> dict[str, Tensor]:
+        """Those with the values [..., D] where coordinates are, and pins [..., k] elsewhere, under all their names."""
+        joined = torch.cat([values, pins.expand(*values.shape[:-1], -1)], -1)
+        joined = joined.index_select(-1, self._order.to(values.device))
+        parts = torch.split(joined, [math.prod(s) for s in self.shapes.values()], -1)
+        tensors = {
+            name: part.reshape(*values.shape[:-1], *shape).to(like[name].dtype)
+            for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
+        }
+        return tensors | {second: tensors[first] for second, first in self.tied.items()}
 
     def to(self, device: torch.device) -> Chart:
         """The chart with its tables on a device, so that nothing is copied there at each look."""
