@@ -70,9 +70,9 @@ def test_memory_is_that_of_the_part_which_took_most(
 
 
 def test_the_seconds_of_kept_parts_count(reproduce: Reproduce, tmp_path: Path) -> None:
-    for whole in (True, False):
+    for _ in range(2):
         record = json.loads(reproduce("gelberg2024/toy", "--out", tmp_path, "--json").stdout)
-        assert record["seconds"] >= PAUSE and record["whole"] is whole
+        assert record["seconds"] >= PAUSE and record["whole"]
     assert len(list((tmp_path / "parts").iterdir())) == 1
 
 

@@ -27,8 +27,8 @@ def test_a_part_is_computed_once_and_is_what_json_gives_back(tmp_path: Path) -> 
     first = settings.keep("part", work, width=3)
     again = Settings(out=tmp_path)
     assert again.keep("part", work, width=3) == first == {"pair": [1, 2.5], "done": 1}
-    assert settings.reused == [] and len(again.reused) == 1 and again.reused[0] > 0
-    assert settings.peaks == again.peaks and 0 < settings.peaks[0] < 1024
+    assert settings.ledger.seconds == 0 and again.ledger.seconds > 0
+    assert settings.ledger.peaks == again.ledger.peaks and 0 < settings.ledger.peaks[0] < 1024
 
 
 @pytest.mark.parametrize(
@@ -77,18 +77,6 @@ def test_folders_differ_by_what_they_hold(tmp_path: Path) -> None:
     settings = Settings(out=tmp_path)
     assert settings.folder("net", width=3) == settings.folder("net", width=3)
     assert settings.folder("net", width=3) != settings.folder("net", width=4)
-
-
-def test_work_is_whole_if_nothing_was_there(tmp_path: Path) -> None:
-    first = Settings(out=tmp_path)
-    for _ in range(2):
-        first.folder("net").mkdir(parents=True, exist_ok=True)  # the second time there, but of this call
-    first.keep("part", lambda: 1)
-    assert first.whole
-    begun, done = Settings(out=tmp_path), Settings(out=tmp_path)
-    begun.folder("net")
-    done.keep("part", lambda: 1)
-    assert not begun.whole and not done.whole
 
 
 def test_the_seed_decides() -> None:

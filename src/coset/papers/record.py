@@ -26,8 +26,8 @@ def reproduce(name: str, settings: Settings) -> Record:
     """Compute the exhibit `name`, and write `out/<paper>-<figure>-<scale>.json` and `.png`; the record.
 
     Its GiB are the most memory that the work took: on CUDA of the device, else of the process. Its seconds and GiB are
-    also those of parts that an earlier call had kept, but not what that spent on training. If it is `whole`, there was
-    no earlier call.
+    also those of earlier calls, for this figure or another, whose work it uses. It is `whole` if all of these are
+    known: not those of some trainings that were stopped.
     """
     exhibit = find(name)
     settings.out.mkdir(parents=True, exist_ok=True)
@@ -42,9 +42,9 @@ def reproduce(name: str, settings: Settings) -> Record:
         "seed": settings.seed,
         "device": _device(settings.device),
         "versions": {"coset": __version__, "torch": torch.__version__},
-        "seconds": time.perf_counter() - start + sum(settings.reused),
-        "GiB": max(settings.peaks),
-        "whole": settings.whole,
+        "seconds": time.perf_counter() - start + settings.ledger.seconds,
+        "GiB": max(settings.ledger.peaks),
+        "whole": settings.ledger.whole,
         "claims": [asdict(claim) for claim in outcome.claims],
         "data": outcome.data,
     }

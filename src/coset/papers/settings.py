@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,7 @@ from coset._version import __version__
 from coset.errors import CosetError
 from coset.keep import digest, keep
 from coset.memory import fresh_peak_gib
+from coset.papers.ledger import Ledger
 
 # Half a minute on one core; minutes on a CPU; what the paper did.
 SCALES = ("smoke", "short", "paper")
@@ -26,8 +28,7 @@ def _silent(text: str) -> None:
 class Settings:
     """scale: one of SCALES. out: the folder for results; parts of them lie in out/parts. say: hears what goes on.
 
-    reused: the seconds that the parts found there once took. peaks: the most memory of parts, in GiB. folders: those
-    that were asked for, and whether they were there before, begun by an earlier call.
+    ledger: what the parts that were asked for cost.
     """
 
     scale: str = "smoke"
@@ -35,9 +36,7 @@ class Settings:
     seed: int = 0
     out: Path = Path("out/reproduce")
     say: Callable[[str], None] = _silent
-    reused: list[float] = field(default_factory=list, compare=False, repr=False)
-    peaks: list[float] = field(default_factory=list, compare=False, repr=False)
-    folders: dict[Path, bool] = field(default_factory=dict, compare=False, repr=False)
+    ledger: Ledger = field(default_factory=Ledger, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.scale not in SCALES:
@@ -61,30 +60,42 @@ class Settings:
         The part is known by its name, `sizes`, the scale, seed and device, and the version of coset; `compute` must
         depend on nothing else.
         """
-        file = self._part(name, sizes, ".json")
-        found = keep(file, self._key(sizes) | {"name": name}, lambda: {"part": compute(), "GiB": self.peak()})
+        file, mark = self._part(name, sizes, ".json"), self.ledger.mark()
+
+        def part() -> dict[str, Any]:
+            return {"part": compute(), "GiB": self.peak(), **self.ledger.since(mark)}
+
+        found = keep(file, self._key(sizes) | {"name": name}, part)
+        value, own = found.value, 0.0
         if found.was_read:
-            if not (isinstance(found.value, dict) and found.value.keys() == {"part", "GiB"}):
+            if not (isinstance(value, dict) and value.keys() == {"part", "GiB", "folders", "trained"}):
                 raise CosetError(f"{file} is a part of another version: remove it to compute that part again.")
-            self.reused.append(found.seconds)
-            self.peaks.append(found.value["GiB"])
-        return found.value["part"]
+            for folder in value["folders"]:
+                self.ledger.ask(file.with_name(folder))
+            self.ledger.peaks.append(value["GiB"])
+            own = found.seconds - value["trained"]
+        self.ledger.parts.setdefault(file, own)
+        return value["part"]
 
     def peak(self) -> float:
-        """The most memory in GiB, which `peaks` then has: on CUDA since the last call, else of the process so far."""
-        self.peaks.append(fresh_peak_gib(self.device))
-        return self.peaks[-1]
+        """The most memory in GiB, which the ledger gets: on CUDA since the last call, else of the process so far."""
+        gib = fresh_peak_gib(self.device)
+        self.ledger.peaks.append(gib)
+        return gib
 
     def folder(self, name: str, **sizes: Any) -> Path:
-        """A folder of its own for a part that keeps itself, such as `coset.fit(out=...)`."""
+        """A folder of its own for a part that keeps itself, such as `coset.fit(out=...)`: see `working`."""
         folder = self._part(name, sizes, "")
-        self.folders.setdefault(folder, folder.exists())
+        self.ledger.ask(folder)
         return folder
 
-    @property
-    def whole(self) -> bool:
-        """Whether nothing was there yet that an earlier call had done."""
-        return not self.reused and not any(self.folders.values())
+    def working(self, folder: Path) -> Callable[[float], float]:
+        """Work in a folder begins, or goes on. What is returned is told the seconds of all calls when it is done, and
+        gives the most memory in GiB.
+        """
+        self.peak()  # of what came before
+        begin = time.perf_counter()
+        return lambda seconds: self.ledger.spent(folder, seconds, begin, self.peak())
 
     def _key(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         device = torch.device(self.device).type

@@ -1,7 +1,4 @@
-"""What is measured of flows and of fresh networks, each part kept: what the image exhibits have in common.
-
-An exhibit asks for each part once, since the seconds of parts that are read again count.
-"""
+"""What is measured of flows and of fresh networks, each part kept: what the image exhibits have in common."""
 
 from __future__ import annotations
 

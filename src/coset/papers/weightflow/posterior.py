@@ -17,13 +17,13 @@ from torch import Tensor
 from coset.flow.api import Flow
 from coset.inference import VI, DeepEnsemble, SymmetrizedVI, diagnose, fit
 from coset.inference.elbo import elbo
+from coset.papers.ledger import seconds_of
 from coset.papers.outcome import Outcome, noted_once
 from coset.papers.settings import Settings
 from coset.papers.weightflow.posterior_cases import CASES, Case
 from coset.papers.weightflow.posterior_claims import HELD, OTHERS, posterior_claims
 from coset.papers.weightflow.posterior_evidence import annealed_evidence
 from coset.papers.weightflow.posterior_measure import apart, predicted, thinned, weighed
-from coset.papers.weightflow.posterior_problem import seconds
 from coset.populations.sliced import sliced_wasserstein
 from coset.solutions import Ensemble
 
@@ -129,8 +129,10 @@ def _fitted(
     train, _ = problem.splits(settings)
     model = problem.build()
     starts = 1 if isinstance(method, DeepEnsemble) else STARTS
+    spent = settings.working(folder)
     found = fit(model, train, method, starts, settings.seed, settings.device, folder, checkpoint_every=100)
-    took = seconds(folder)
+    took = seconds_of(folder)
+    spent(took)
     if isinstance(found[0], Ensemble):
         return found[0].population, {"seconds": took, "per_second": len(found[0]) / took}
     bounds = [elbo(q, model, train, problem.hmc.prior_variance, sym=problem.sym) for q in found]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +16,7 @@ from coset.flow.api import Flow
 from coset.flow.matching import Matching
 from coset.flow.plan import Plan
 from coset.inference import HMC, Epoch, fit
+from coset.papers.ledger import seconds_of
 from coset.papers.rossi2023.snelson import sine
 from coset.papers.settings import Settings
 from coset.solutions import Ensemble
@@ -87,6 +86,7 @@ class Problem:
             if epoch.copy == 0 and epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
                 settings.say(f"{self.title}: chains, draw {epoch.epoch} of {epoch.epochs}")
 
+        spent = settings.working(folder)
         (q,) = fit(
             self.build(),
             self.splits(settings)[0],
@@ -99,7 +99,9 @@ class Problem:
             checkpoint_every=max(self.hmc.epochs // SAID, 1),
         )
         assert isinstance(q, Ensemble)
-        return q, seconds(folder)
+        took = seconds_of(folder)
+        spent(took)
+        return q, took
 
     def halves(self, settings: Settings) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The draws of the first half of the chains, which flows learn from, and of the others."""
@@ -134,7 +136,7 @@ class Recipe:
         folder = settings.folder("weightflow-posterior-flow", problem=problem.known(), recipe=asdict(self))
         file = folder / "flow.safetensors"
         if file.exists():
-            return Flow.load(file, settings.device), seconds(folder)
+            return Flow.load(file, settings.device), seconds_of(folder)
         draws = problem.canonical_signs(problem.halves(settings)[0])
         train, _ = problem.splits(settings)
         about = f"{problem.title}: {self.plan.geometry} flow"
@@ -143,6 +145,7 @@ class Recipe:
             if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
                 settings.say(f"{about}, epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}")
 
+        spent = settings.working(folder)
         flow = Flow.of(problem.sym, self.plan).fit(
             draws,
             self.matching,
@@ -154,11 +157,7 @@ class Recipe:
             progress=say,
             checkpoint_every=max(self.matching.epochs // SAID, 1),
         )
+        took = seconds_of(folder)
+        spent(took)
         flow.save(file)
-        return flow, seconds(folder)
-
-
-def seconds(folder: Path) -> float:
-    """How long the run of a folder took, by its epochs; chains and members go at once, and each has those of all."""
-    lines = min(folder.rglob("metrics.jsonl")).read_text(encoding="utf-8").splitlines()
-    return sum(float(json.loads(line)["seconds"]) for line in lines)
+        return flow, took

@@ -22,6 +22,7 @@ from coset.flow.matching import Matching
 from coset.flow.plan import Plan
 from coset.inference import Epoch
 from coset.papers.examples import some
+from coset.papers.ledger import seconds_of
 from coset.papers.settings import Settings
 from coset.populations import Collect, Population, collect
 from coset.populations.diversity import diversity
@@ -88,7 +89,8 @@ class Subject:
             if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
                 settings.say(f"{self.model}, {self.data}: networks, part {epoch.replica}, epoch {epoch.epoch}")
 
-        return collect(
+        spent = settings.working(folder)
+        found = collect(
             self.build(),
             self.images(settings).train,
             runs,
@@ -99,6 +101,12 @@ class Subject:
             out=folder,
             progress=say,
         )
+        spent(sum(seconds.values()))
+        return found
+
+    def count(self, settings: Settings) -> None:
+        """Let the training of the networks count, where what was learned from them is read."""
+        self._folder(settings, settings.seed)
 
     def minutes(self, settings: Settings) -> float:
         """How long it took to train the networks that flows learn from."""
@@ -126,6 +134,7 @@ class Recipe:
         folder = self._folder(settings, subject)
         file = folder / "flow.safetensors"
         if file.exists():
+            subject.count(settings)
             return Flow.load(file, settings.device)
         population = subject.population(settings)
         given = population if self.networks is None else population[: self.networks]
@@ -136,7 +145,7 @@ class Recipe:
             if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
                 settings.say(f"{about}, epoch {epoch.epoch} of {epoch.epochs}, {epoch.errors}")
 
-        settings.peak()  # of what came before
+        spent = settings.working(folder)
         flow.fit(
             given,
             self.matching,
@@ -148,13 +157,13 @@ class Recipe:
             progress=say,
             checkpoint_every=max(self.matching.epochs // SAID, 1),
         )
-        lines = (folder / "flow" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-        epochs = [json.loads(line) for line in lines]
+        seconds = seconds_of(folder)
+        last = json.loads((folder / "flow" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
         cost = {
-            "minutes": sum(float(epoch["seconds"]) for epoch in epochs) / 60,
-            "errors": {name: epochs[-1][name] for name in ("loss", "unseen") if name in epochs[-1]},
+            "minutes": seconds / 60,
+            "errors": {name: last[name] for name in ("loss", "unseen") if name in last},
             "parameters": sum(p.numel() for p in flow.fitted.field.network.parameters()),
-            "memory": settings.peak(),
+            "memory": spent(seconds),
         }
         write_json(folder / COST, cost)
         flow.save(file)  # last: where it lies, all else does

@@ -12,6 +12,7 @@ from coset import state as states
 from coset.flow import Flow
 from coset.inference import Epoch
 from coset.papers.drawing import legend, panels, style
+from coset.papers.ledger import seconds_of
 from coset.papers.outcome import Outcome, noted_once
 from coset.papers.settings import Settings
 from coset.papers.weightflow.draw import TRAINED
@@ -93,6 +94,8 @@ def several(settings: Settings, sizes: Sizes) -> Flow:
     folder = settings.folder("weightflow-widths", **known)
     file = folder / "flow.safetensors"
     if file.exists():
+        for each in given.several:
+            each.count(settings)
         return Flow.load(file, settings.device)
 
     def say(epoch: Epoch) -> None:
@@ -100,15 +103,19 @@ def several(settings: Settings, sizes: Sizes) -> Flow:
             settings.say(f"flow of several widths, epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}")
 
     flow = Flow.of(first.sym, given.flow.plan)
+    population = first.population(settings)[: given.flow.networks]
+    more = [(each.sym, each.population(settings)) for each in others]
+    spent = settings.working(folder)
     flow.fit(
-        first.population(settings)[: given.flow.networks],
+        population,
         given.flow.matching,
-        more=[(each.sym, each.population(settings)) for each in others],
+        more=more,
         seed=settings.seed,
         device=settings.device,
         out=folder,
         progress=say,
     )
+    spent(seconds_of(folder))
     flow.save(file)
     return flow
 
