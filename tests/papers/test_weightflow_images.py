@@ -93,6 +93,15 @@ def test_nothing_is_learned_twice(out: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert {kind: len(one["distance"]) for kind, one in near["kinds"].items()} == dict.fromkeys(near["kinds"], 64)
 
 
+def test_figures_count_what_was_learned_for_others(out: Path) -> None:
+    reproduce("weightflow/averages", Settings(out=out))
+    settings = Settings(out=out)
+    record = reproduce("weightflow/guidance", settings)
+    spent = {folder.name.partition("-smoke")[0]: seconds for folder, seconds in settings.ledger.folders.items()}
+    assert spent.keys() == {"weightflow-networks", "weightflow-flow"} and all(spent.values())
+    assert record["whole"] and record["seconds"] > sum(each or 0.0 for each in spent.values())
+
+
 @pytest.mark.parametrize("scale", SIZES)
 def test_variations_differ_in_one_thing(scale: str) -> None:
     sizes = SIZES[scale]

@@ -174,6 +174,8 @@ def test_the_exhibit(tmp_path: Path) -> None:
     assert row["weights"] == 10 and len(row["x"]) == row["points"][0] == 20
     assert row["kinds"][EUCLIDEAN]["weights"]["upper"] > row["evidence"]["log"] - 1
     assert len(draw_posterior(data).axes) == 4
-    again = posterior(Settings("smoke", out=tmp_path))
+    settings = Settings("smoke", out=tmp_path)
+    again = posterior(settings)
+    assert settings.ledger.whole and all(settings.ledger.folders.values())
     said = [[claim.ours for claim in one.claims if "draws faster" not in claim.text] for one in (first, again)]
     assert said[0] == said[1]
