@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from coset.checkpoint import DTYPES, INDEX, LazyState
+from coset.checks import is_finite
 from coset.errors import StateError
 from coset.files import atomic_write, write_json
 
@@ -83,6 +84,5 @@ def _shards(source: LazyState) -> list[list[str]]:
 def check_finite(source: Mapping[str, Tensor], names: Iterable[str], where: str) -> None:
     """Refuse NaN and infinities, one tensor at a time."""
     for name in names:
-        x = source[name]
-        if x.is_floating_point() and not bool(torch.isfinite(x.float() if x.element_size() == 1 else x).all()):
+        if not is_finite(source[name]):
             raise StateError(f"Tensor '{name}' in {where} has NaN or infinite values.")

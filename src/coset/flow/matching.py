@@ -18,7 +18,7 @@ from coset.flow.coupling import Coupling
 from coset.flow.field import Field
 from coset.flow.function_error import FunctionError
 from coset.flow.levels import Levels
-from coset.inference.capture import captured
+from coset.inference.capture import captured, release
 from coset.inference.method import Course
 from coset.inference.muon import Muon
 from coset.inference.network import Network
@@ -235,11 +235,12 @@ class Learning(Course):
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Give the field its averaged weights."""
+        """Give the field its averaged weights, and let go of all else."""
         averaged = self._network.unflatten(self._average)
         for name, p in self.parts[0].field.named_parameters():
             if name in averaged:
                 p.copy_(averaged[name])
+        release(*self._steps, *self.parts, self)
 
     def _step(self, own: _Steps) -> None:
         settings, generator, part = self.settings, self._generator, own.part

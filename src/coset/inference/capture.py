@@ -63,6 +63,16 @@ def captured(
     return replay
 
 
+def release(*runs: object) -> None:
+    """Let go of all that runs refer to once they are over, above all of tensors and captured steps.
+
+    They refer to themselves by their own methods, so Python would free them when it next looks for garbage, which it
+    does by the number of objects: a device can be full before.
+    """
+    for run in runs:
+        vars(run).clear()
+
+
 @torch.no_grad()
 def _restore(tensors: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     for x, old in zip(tensors, values, strict=True):

@@ -101,6 +101,7 @@ def drive(
             for row, (loss, accuracy), others in zip(group, metrics, more, strict=True):
                 copy = row[1] if len(row) > 1 else 0
                 progress(Epoch(row[0], epoch, epochs, loss, accuracy, seconds, copy, others))
+    run.after_step = None  # which knows the run, that could not go before it
 
 
 def check_run(replicas: int, checkpoint_every: int, seed: int) -> None:

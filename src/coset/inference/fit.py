@@ -12,6 +12,7 @@ from torch import nn
 from coset import state as states
 from coset.data import Data, Split, as_split
 from coset.errors import CosetError, ModelError
+from coset.inference.capture import release
 from coset.inference.drive import Progress, check_run, drive
 from coset.inference.folder import RowFolder, RunFolder, open_folder, unusual
 from coset.inference.initialise import fresh
@@ -120,6 +121,7 @@ def _train(job: _Job, group: Sequence[Row]) -> list[Solution]:
     folders = [own for row in group if (own := job.own(row)) is not None]
     drive(run, method.epochs, job.split, randomness, group, folders, device, job.progress, job.checkpoint_every)
     solutions = run.solutions()
+    release(run)
     # The first has the checkpoint, which is needed until all others are there.
     for own, solution in reversed(list(zip(folders, solutions, strict=False))):
         own.finish(solution)

@@ -17,6 +17,7 @@ from coset import state as states
 from coset.checks import State
 from coset.data import Data, Split, as_split
 from coset.errors import CosetError, StateError
+from coset.inference.capture import release
 from coset.inference.drive import Epoch, Progress
 from coset.inference.fit import check_call
 from coset.inference.folder import CHECKPOINT, SETTINGS, RowFolder, RunFolder, digest, open_folder, unusual
@@ -134,7 +135,9 @@ class _Job:
             if found.about.get("runs", 0) >= count:
                 return found[found.labels["run"] < first + count]
         starts = self.starts(number, count)
-        found = kept_population(self._trained(number, starts), starts, self.seed, first)
+        chunk = self._trained(number, starts)
+        found = kept_population(chunk, starts, self.seed, first)
+        release(chunk)
         population = replace(found, about={**self.about, "runs": count})
         if file is not None:
             population.save(file)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from coset import state as states
+from coset.checks import is_coordinate
 from coset.inference.stepping import matmul_precision
 from coset.populations.chunk import Chunk
 from coset.populations.chunk_loss import measure
@@ -35,7 +36,9 @@ def kept_population(chunk: Chunk, starts: Mapping[str, Tensor], seed: int, first
     finite = torch.stack([loss.isfinite() for loss, _ in found]).all(0)
     for kept in chunk.kept:
         for x in kept.values():
-            finite &= x.isfinite().reshape(len(x), -1).all(1)
+            if is_coordinate(x) and x.numel():
+                low, high = x.reshape(len(x), -1).aminmax(dim=1)  # NaN where there is one, and no copy of x
+                finite &= low.isfinite() & high.isfinite()
     runs = finite.nonzero().flatten()
 
     times = len(chunk.kept)

@@ -85,6 +85,17 @@ def average_claim(
     )
 
 
+def learning_claim(scale: str, took: dict[str, Any], per_second: float, published: str | None) -> Claim:
+    """Whether a flow is learned in time; took: what that cost, as `Recipe.cost` has it."""
+    return claim(
+        scale,
+        f"learning takes {MINUTES:g} minutes at most",
+        published,
+        f"{took['minutes']:.1f} minutes and {took['memory']:.1f} GiB; {per_second:.0f} samples a second",
+        took["minutes"] <= MINUTES,
+    )
+
+
 def novelty_claims(scale: str, found: dict[str, Any]) -> list[Claim]:
     """Whether samples are as new as fresh runs, and no copies."""
     kinds = found["kinds"]
@@ -163,13 +174,7 @@ def _claims(scale: str, sizes: Sizes, trained: Row, ours: dict[str, Row]) -> lis
             "The last layer is not normalised here, as its norm is no symmetry: it is the temperature of the softmax.",
         ),
         average_claim(scale, row, row["average"], trained["average"], f"about {AVERAGED}"),
-        claim(
-            scale,
-            f"learning takes {MINUTES:g} minutes at most",
-            HOURS,
-            f"{row['minutes']:.1f} minutes, and {row['per_second']:.0f} samples a second",
-            row["minutes"] <= MINUTES,
-        ),
+        learning_claim(scale, row, row["per_second"], HOURS),
         claim(
             scale,
             "samples are as new as fresh training runs",

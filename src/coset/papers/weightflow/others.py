@@ -16,7 +16,7 @@ from coset.papers.settings import Settings
 from coset.papers.weightflow.descent import FROM_SAMPLES, UNTRAINED, best_of, seen_at
 from coset.papers.weightflow.draw import PUBLISHED, SAMPLES, TRAINED, histograms, names, reach
 from coset.papers.weightflow.measure import beside, closeness, collected, cost, fresh, generated, whole
-from coset.papers.weightflow.mnist import average_claim, novelty_claims
+from coset.papers.weightflow.mnist import average_claim, learning_claim, novelty_claims
 from coset.papers.weightflow.networks import SIZES, absent, title
 from coset.papers.weightflow.published import DEEP
 from coset.papers.weightflow.steered import Row, Steered, best_guided
@@ -80,6 +80,7 @@ def _outcome(settings: Settings, subject: Subject, recipe: Recipe, published: di
     claims = [
         _accuracy(settings.scale, subject, made, trained, published),
         average_claim(settings.scale, beside(made, trained), whole(made), whole(trained), None),
+        learning_claim(settings.scale, took, made["per_second"], None),
         _finished(settings, subject, guided, descents, trained),
         *novelty_claims(settings.scale, near),
     ]
