@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from coset.checks import is_finite
+from coset.checks import finite_rows, is_finite
 
 REAL = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e5m2)
 
@@ -43,3 +43,12 @@ def test_of_complex_numbers_both_parts_count(bad: complex) -> None:
 )
 def test_what_cannot_be_infinite_is_not(x: Tensor) -> None:
     assert is_finite(x)
+
+
+@given(st.integers(2, 5), st.data(), st.sampled_from([*REAL, torch.complex64]))
+def test_each_row_for_itself(rows: int, data: st.DataObject, dtype: torch.dtype) -> None:
+    x = torch.linspace(-1, 1, rows * 6).view(rows, 2, 3)
+    bad = data.draw(st.integers(0, rows - 1))
+    x[bad, 1, data.draw(st.integers(0, 2))] = math.nan
+    assert finite_rows(x.to(dtype)).tolist() == [row != bad for row in range(rows)]
+    assert finite_rows(torch.zeros(rows, 0)).all() and finite_rows(torch.zeros(rows, dtype=torch.int64)).all()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from coset.errors import CosetError
 from coset.papers import Settings
 from coset.papers import ledger as papers_ledger
 from coset.papers import settings as papers_settings
@@ -115,6 +116,18 @@ def test_memory_is_the_most_of_all_calls(tmp_path: Path, clock: Clock, monkeypat
     last = Settings(out=tmp_path)
     measure(last, clock)
     assert sorted(last.ledger.peaks) == [2.0, 7.0]
+
+
+def test_a_damaged_cost_is_named(tmp_path: Path, clock: Clock) -> None:
+    train(Settings(out=tmp_path), clock)
+    (file,) = tmp_path.rglob("*.cost.json")
+    file.write_text("{")
+    with pytest.raises(CosetError, match=r"net-smoke-\w+\.cost\.json is not JSON: remove it"):
+        Settings(out=tmp_path).folder("net")
+    file.unlink()
+    again = Settings(out=tmp_path)
+    again.folder("net")
+    assert not again.ledger.whole
 
 
 def test_seconds_of_a_run_are_those_of_one_of_its_replicas(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from coset.errors import CosetError
 from coset.files import write_json
 
 
@@ -92,5 +93,10 @@ def _file(folder: Path) -> Path:
 def _read(folder: Path) -> dict[str, Any]:
     """Empty if the work in a folder was never done."""
     file = _file(folder)
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if not file.exists():
+        return {}
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CosetError(f"{file} is not JSON: remove it, and the cost of that work is not known.") from error
     return found

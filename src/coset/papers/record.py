@@ -27,7 +27,7 @@ def reproduce(name: str, settings: Settings) -> Record:
 
     Its GiB are the most memory that the work took: on CUDA of the device, else of the process. Its seconds and GiB are
     also those of earlier calls, for this figure or another, whose work it uses. It is `whole` if all of these are
-    known: not those of some trainings that were stopped.
+    known, which those of a training are that was told to `Settings.working`.
     """
     exhibit = find(name)
     settings.out.mkdir(parents=True, exist_ok=True)

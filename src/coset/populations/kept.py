@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coset import state as states
-from coset.checks import is_coordinate
+from coset.checks import finite_rows
 from coset.inference.stepping import matmul_precision
 from coset.populations.chunk import Chunk
 from coset.populations.chunk_loss import measure
@@ -36,9 +36,7 @@ def kept_population(chunk: Chunk, starts: Mapping[str, Tensor], seed: int, first
     finite = torch.stack([loss.isfinite() for loss, _ in found]).all(0)
     for kept in chunk.kept:
         for x in kept.values():
-            if is_coordinate(x) and x.numel():
-                low, high = x.reshape(len(x), -1).aminmax(dim=1)  # NaN where there is one, and no copy of x
-                finite &= low.isfinite() & high.isfinite()
+            finite &= finite_rows(x)
     runs = finite.nonzero().flatten()
 
     times = len(chunk.kept)
