@@ -133,7 +133,7 @@ def test_verdicts() -> None:
     weights |= {"lower": -6.0, "upper": -4.0, "median": -5.5}
     cover = {"0.5": 0.45, "0.9": 0.9, "0.95": 1.0}
     flow: dict[str, Any] = {"nll": 0.51, "rmse": 0.3, "sliced": 0.2, "coverage": cover, "weights": weights}
-    flow["per_second"] = 60.0
+    flow |= {"per_second": 60.0, "moved": {"0": {"nll": 0.9}, "64": {"nll": 0.51}}}
     kinds: dict[str, Any] = {
         HELD: {"nll": 0.5, "rmse": 0.3, "coverage": {"0.5": 0.5, "0.9": 0.85, "0.95": 0.95}, "per_second": 100.0},
         OTHERS: {"sliced": 0.1},
@@ -144,21 +144,35 @@ def test_verdicts() -> None:
     }
     chains, evidence = {"r_hat": 1.02, "ess": 500.0, "seconds": 10.0}, {"log": -5.2, "error": 0.1, "ess": 30.0}
     row = {"title": "t", "points": [160, 40], "chains": chains, "evidence": evidence, "kinds": kinds}
+    row["moved"] = {"0": {"nll": 3.0}, "64": {"nll": 0.56}}
 
     def verdicts(scale: str = "paper") -> list[bool | None]:
         return [claim.holds for claim in posterior_claims(scale, row)]
 
-    assert verdicts() == [True] * 8
-    assert verdicts("smoke") == [None] * 8
+    assert verdicts() == [True] * 9
+    assert verdicts("smoke") == [None] * 9
+    moved, fresh = flow["moved"], row["moved"]
+    for mine, theirs, holds in (
+        ((0.9, 0.53, 0.52), (3.0, 0.6, 0.54), True),  # after 64, the prior after 256
+        ((0.9, 0.53, 0.52), (3.0, 0.54, 0.54), False),  # both after 64
+        ((0.52, 0.58, 0.52), (3.0, 0.6, 0.54), False),  # near at first is not near from then on
+        ((0.48, 0.49, 0.5), (0.4, 0.44, 0.5), True),  # better than chains is not as chains
+        ((0.9, 0.7, 0.6), (3.0, 2.0, 1.0), False),
+    ):
+        for found, losses in ((moved, mine), (fresh, theirs)):
+            found.clear()
+            found |= {count: {"nll": nll} for count, nll in zip(("0", "64", "256"), losses, strict=True)}
+        assert verdicts()[3] is holds
+    moved |= {"256": {"nll": 0.5}}
     weights["ess"] = 5.0
-    assert verdicts()[5:] == [False, True, None]
+    assert verdicts()[6:] == [False, True, None]
     weights |= {"ess": 50.0, "log_evidence": -6.0, "lower": -8.5}
     chains |= {"r_hat": 1.2, "seconds": 5.0}
     kinds["VI"]["sliced"] = 0.1
     cover["0.9"] = 0.7
-    assert verdicts() == [False, True, False, False, False, True, False, False]
+    assert verdicts() == [False, True, False, True, False, False, True, False, False]
     flow["nll"], weights["lower"] = 0.6, None
-    assert verdicts() == [False, False, False, False, False, True, False]
+    assert verdicts() == [False, False, False, True, False, False, True, False]
 
 
 @pytest.mark.slow
@@ -173,7 +187,11 @@ def test_the_exhibit(tmp_path: Path) -> None:
     assert row["kinds"][HELD]["apart"] == {"means": 0, "deviations": 1}
     assert row["weights"] == 10 and len(row["x"]) == row["points"][0] == 20
     assert row["kinds"][EUCLIDEAN]["weights"]["upper"] > row["evidence"]["log"] - 1
-    assert len(draw_posterior(data).axes) == 4
+    for found in (row["moved"], row["kinds"][EUCLIDEAN]["moved"]):
+        losses = [one["nll"] for one in found.values()]
+        assert list(found) == ["0", "16", "32"] and losses[-1] < losses[0]
+    assert row["kinds"][EUCLIDEAN]["moved"]["0"]["nll"] == row["kinds"][EUCLIDEAN]["nll"]
+    assert len(draw_posterior(data).axes) == 5
     settings = Settings("smoke", out=tmp_path)
     again = posterior(settings)
     assert settings.ledger.whole and all(settings.ledger.folders.values())

@@ -10,15 +10,17 @@ import torch
 from torch import nn
 
 from coset import state as states
+from coset.checks import State
 from coset.data import Data, Split, as_split
 from coset.errors import CosetError, ModelError
 from coset.inference.capture import release
 from coset.inference.drive import Progress, check_run, drive
-from coset.inference.folder import RowFolder, RunFolder, open_folder, unusual
+from coset.inference.folder import RowFolder, RunFolder, digest, open_folder, unusual
 from coset.inference.initialise import fresh
 from coset.inference.method import Method, Problem
 from coset.inference.network import Network, batches
 from coset.inference.randomness import Randomness, Row, seeded
+from coset.inference.starts import Starts
 from coset.solutions import Solution
 from coset.solutions.device import resolve
 from coset.solutions.likelihood import likelihood_of
@@ -33,6 +35,7 @@ class _Job:
     split: Split
     method: Method
     seed: int
+    starts: Starts | None
     folder: RunFolder | None
     progress: Progress | None
     checkpoint_every: int
@@ -41,6 +44,14 @@ class _Job:
         """The networks of a replica."""
         copies = self.method.copies
         return [(replica,)] if copies == 1 else [(replica, copy) for copy in range(copies)]
+
+    def begun(self, row: Row) -> nn.Module:
+        """The model of a network as it starts, on the CPU."""
+        if self.starts is not None:
+            replica, copy = (*row, 0)[:2]
+            return self.starts.begun(replica * self.method.copies + copy)
+        with seeded(self.seed, row):
+            return fresh(self.model)
 
     def own(self, row: Row) -> RowFolder | None:
         if self.folder is None:
@@ -58,14 +69,18 @@ def fit(
     out: str | Path | None = None,
     progress: Progress | None = None,
     *,
+    starts: State | None = None,
     checkpoint_every: int = 1,
 ) -> list[Solution]:
     """Solutions of `method` from `replicas` independent initialisations and orders of the data, drawn from `seed`.
 
-    The model says only what the network is: it is not changed, and training always starts from fresh parameters (see
+    The model says only what the network is: it is not changed, and training starts from fresh parameters (see
     `coset.inference.initialise`). For a classification it returns logits (n, ..., classes) and the targets are
     classes; for a regression it returns, and the targets are, (n, outputs) floating. `device` is the model's own unless
     given. Same arguments, same result. Networks that can be are trained at once (see `coset.inference.network`).
+
+    `starts` is a population to begin at in place of fresh parameters, samples of a flow for instance: a state of the
+    model for each network, of which a replica takes one, or as many as it has chains or members, in turn.
 
     `out` is a folder for metrics and checkpoints, one each `checkpoint_every` epochs, and after a minute at the
     latest, once an epoch is over. Called again with the same arguments, `fit` goes on where it was stopped,
@@ -76,8 +91,10 @@ def fit(
     split = as_split(data).to(where)
     check_call(model, split, where)
     _check_parameters(model)
-    folder = None if out is None else open_folder(out, method, seed, model, split, where, **unusual(model))
-    job = _Job(model, split, method, seed, folder, progress, checkpoint_every)
+    given = None if starts is None else Starts.of(model, starts, replicas * method.copies)
+    known = {} if given is None else {"starts": digest(given.population.values())}
+    folder = None if out is None else open_folder(out, method, seed, model, split, where, **unusual(model), **known)
+    job = _Job(model, split, method, seed, given, folder, progress, checkpoint_every)
     found: dict[Row, Solution] = {}
     waiting = []
     for row in (row for replica in range(replicas) for row in job.rows(replica)):
@@ -87,7 +104,8 @@ def fit(
             waiting.append(row)
         else:
             found[row] = finished
-    together = len(waiting) > 1 and batches(fresh(model).to(where).train(), split.inputs)
+    alike = given is None or given.differ_in_trained_only
+    together = len(waiting) > 1 and alike and batches(job.begun(waiting[0]).to(where).train(), split.inputs)
     while waiting:
         group = _begun(job, waiting) or (waiting if together else waiting[:1])
         found.update(zip(group, _train(job, group), strict=True))
@@ -107,10 +125,7 @@ def _begun(job: _Job, waiting: list[Row]) -> list[Row] | None:
 def _train(job: _Job, group: Sequence[Row]) -> list[Solution]:
     device, method = job.split.inputs.device, job.method
     randomness = Randomness(job.seed, group, device)
-    models = []
-    for row in group:
-        with seeded(job.seed, row):
-            models.append(fresh(job.model))
+    models = [job.begun(row) for row in group]
     network = Network(models[0].to(device))
     start = torch.stack([network.flatten(dict(made.named_parameters())).to(device) for made in models])
     problem = Problem(network, start, job.split, likelihood_of(job.split.targets), randomness)

@@ -21,7 +21,7 @@ from coset.papers.ledger import seconds_of
 from coset.papers.outcome import Outcome, noted_once
 from coset.papers.settings import Settings
 from coset.papers.weightflow.posterior_cases import CASES, Case
-from coset.papers.weightflow.posterior_claims import HELD, OTHERS, posterior_claims
+from coset.papers.weightflow.posterior_claims import HELD, OTHERS, PRIOR, posterior_claims
 from coset.papers.weightflow.posterior_evidence import annealed_evidence
 from coset.papers.weightflow.posterior_measure import apart, predicted, thinned, weighed
 from coset.populations.sliced import sliced_wasserstein
@@ -56,6 +56,23 @@ def _row(settings: Settings, case: Case) -> dict[str, Any]:
         distance = sliced_wasserstein(population, other, problem.sym, _first(held), seed=settings.seed)
         kinds[name] = one | more | {"sliced": distance.distance, "sliced_error": distance.error}
 
+    def moved(name: str, starts: dict[str, Tensor]) -> dict[str, Any]:
+        """What becomes of networks that go on as chains do, by the number of gradients that this takes."""
+        found = {}
+        for trajectories in (0, *case.trajectories):
+            settings.say(f"{problem.title}: {name}, {trajectories} trajectories")
+            there = _moved(settings, case, starts, trajectories) if trajectories else starts
+            one = predicted(settings, problem, there, grid)
+            far = sliced_wasserstein(there, reference, problem.sym, _first(held), seed=settings.seed)
+            found[str(trajectories * case.leaps)] = {
+                "nll": one["nll"],
+                "rmse": one["rmse"],
+                "coverage": one["coverage"],
+                "apart": apart(one, kinds[HELD]),
+                "sliced": far.distance,
+            }
+        return found
+
     draws = {"seconds": took, "per_second": len(q) / took}
     measure(HELD, reference, draws)
     measure(OTHERS, thinned(first, case.samples), draws)
@@ -70,7 +87,8 @@ def _row(settings: Settings, case: Case) -> dict[str, Any]:
             problem=problem.known(),
             **known,
         )
-        measure(name, made, {"seconds": learning, "per_second": rate, "weights": weights})
+        more = {"seconds": learning, "per_second": rate, "weights": weights}
+        measure(name, made, more | {"moved": moved(name, made)})
     decay = 1 / (len(train) * problem.hmc.prior_variance)  # that of the same prior
     rivals: dict[str, VI | DeepEnsemble] = {
         "VI": case.vi,
@@ -81,6 +99,11 @@ def _row(settings: Settings, case: Case) -> dict[str, Any]:
         measure(name, *_fitted(settings, case, name, method))
     for one in kinds.values():
         one["apart"] = apart(one, kinds[HELD])
+    generator = settings.generator()
+    fresh = {
+        name: problem.prior_std * torch.randn(case.samples, *x.shape[1:], generator=generator, device=x.device)
+        for name, x in held.items()
+    }
     return {
         "title": problem.title,
         "model": problem.model,
@@ -99,6 +122,7 @@ def _row(settings: Settings, case: Case) -> dict[str, Any]:
         },
         "evidence": _evidence(settings, case),
         "kinds": kinds,
+        "moved": moved(PRIOR, fresh),
     }
 
 
@@ -112,6 +136,16 @@ def _drawn(settings: Settings, flow: Flow, case: Case) -> tuple[dict[str, Tensor
     begin = time.perf_counter()
     made = flow.sample(case.samples, case.steps, generator=settings.generator())
     return made, case.samples / (time.perf_counter() - begin)
+
+
+def _moved(settings: Settings, case: Case, starts: dict[str, Tensor], trajectories: int) -> dict[str, Tensor]:
+    """Where networks are after so many trajectories of a chain each, whose steps are adapted on the way."""
+    problem = case.problem
+    hmc = replace(problem.hmc, chains=case.samples, draws=1, warm_up=trajectories - 1, steps=case.leaps)
+    train, _ = problem.splits(settings)
+    (q,) = fit(problem.build(), train, hmc, 1, settings.seed, settings.device, starts=starts)
+    assert isinstance(q, Ensemble)
+    return q.population
 
 
 def _fitted(

@@ -21,7 +21,7 @@ class Case:
     """A posterior, flows of it by name, what they are compared with, and how many draws are measured.
 
     samples: networks that predict, and that distances are measured with. weighed: networks whose densities are
-    computed, in so many steps.
+    computed, in so many steps. trajectories: how many of these, of `leaps` gradients each, draws of a flow go on for.
     """
 
     problem: Problem
@@ -33,15 +33,17 @@ class Case:
     steps: int = 16
     weighed: int = 512
     weighed_steps: int = 12
+    trajectories: tuple[int, ...] = (8, 32, 128)
+    leaps: int = 8
 
 
-def _small(chains: int, draws: int, steps: int, source: str = "snelson", thin: int = 6) -> Problem:
-    hmc = HMC(chains, draws, draws, steps, noise=NOISE)
+def _small(chains: int, draws: int, warm_up: int, steps: int, source: str = "snelson", thin: int = 6) -> Problem:
+    hmc = HMC(chains, draws, warm_up, steps, noise=NOISE)
     return Problem("1-3-1 tanh, few points", "mlp:1-3-1,activation=tanh", source, hmc, thin)
 
 
-def _wide(chains: int, draws: int, steps: int) -> Problem:
-    return Problem("1-50-1 ReLU", "mlp:1-50-1", "snelson", HMC(chains, draws, draws, steps, noise=NOISE))
+def _wide(chains: int, draws: int, warm_up: int, steps: int) -> Problem:
+    return Problem("1-50-1 ReLU", "mlp:1-50-1", "snelson", HMC(chains, draws, warm_up, steps, noise=NOISE))
 
 
 def _vi(epochs: int) -> VI:
@@ -52,17 +54,22 @@ def _ensemble(members: int, epochs: int) -> DeepEnsemble:
     return DeepEnsemble(members, MAP(rate=0.02, epochs=epochs, noise=NOISE))
 
 
-def _flow(
-    geometry: Geometry, width: int, epochs: int, batch: int, group: int = 64, function: float = 1.0, rate: float = 2e-3
-) -> Recipe:
+def _flow(geometry: Geometry, width: int, epochs: int, batch: int, group: int) -> Recipe:
+    """Of a few units."""
     plan = Plan(geometry, "ot", Architecture(width=width, depth=3, heads=4), group=group)
-    return Recipe(plan, Matching(epochs, batch, rate, "adam", warm_up=100, average=0.995, function=function))
+    return Recipe(plan, Matching(epochs, batch, 2e-3, "adam", warm_up=100, average=0.995, function=1.0))
+
+
+def _wide_flow(geometry: Geometry) -> Recipe:
+    """Of many units, whose outputs must add up: errors of outputs count more. Each start has its units matched."""
+    plan = Plan(geometry, "ot", Architecture(width=128, depth=4, heads=4), group=1)
+    return Recipe(plan, Matching(300, 512, 0.01, average=0.998, function=10.0, precision="tf32"))
 
 
 CASES = {
     "smoke": [
         Case(
-            _small(8, 40, 8, "sine", 4),
+            _small(8, 40, 40, 8, "sine", 4),
             {EUCLIDEAN: _flow("euclidean", 16, 10, 32, 16)},
             _vi(200),
             _ensemble(3, 200),
@@ -71,12 +78,13 @@ CASES = {
             steps=4,
             weighed=32,
             weighed_steps=4,
+            trajectories=(2, 4),
         )
     ],
     "short": [
         Case(
-            _small(32, 100, 32),
-            {EUCLIDEAN: _flow("euclidean", 32, 40, 128)},
+            _small(32, 100, 100, 32),
+            {EUCLIDEAN: _flow("euclidean", 32, 40, 128, 64)},
             _vi(1000),
             _ensemble(10, 1000),
             Annealing(64, 200, 8),
@@ -87,24 +95,20 @@ CASES = {
     ],
     "paper": [
         Case(
-            _small(64, 200, 64),
-            {EUCLIDEAN: _flow("euclidean", 32, 120, 256)},
+            _small(512, 64, 200, 64),
+            {EUCLIDEAN: _flow("euclidean", 64, 200, 512, 64)},
             _vi(3000),
             _ensemble(20, 2000),
-            Annealing(256, 1000, 8),
+            Annealing(1024, 1000, 8),
             weighed=1024,
         ),
         Case(
-            _wide(64, 300, 64),
-            {
-                EUCLIDEAN: _flow("euclidean", 64, 200, 64, 8, 10.0, 1e-3),
-                GEOMETRIC: _flow("geometric", 64, 200, 64, 8, 10.0, 1e-3),
-            },
+            _wide(1024, 64, 300, 64),
+            {EUCLIDEAN: _wide_flow("euclidean"), GEOMETRIC: _wide_flow("geometric")},
             _vi(3000),
             _ensemble(20, 2000),
-            Annealing(64, 2000, 8),
-            weighed=64,
-            weighed_steps=8,
+            Annealing(1024, 2000, 8),
+            weighed=256,
         ),
     ],
 }

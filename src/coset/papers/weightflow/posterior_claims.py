@@ -10,9 +10,10 @@ from coset.papers.outcome import Claim
 from coset.papers.weightflow.posterior_cases import EUCLIDEAN
 from coset.papers.weightflow.posterior_measure import LEVELS
 
-HELD, OTHERS = "held-out chains", "other chains"
+HELD, OTHERS, PRIOR = "held-out chains", "other chains", "draws of the prior"
 MIXED = 1.05  # of R-hat
 CLOSE = 0.02  # nats per example
+NEAR = 0.05  # nats per example
 COVERED = 0.1  # of the test targets
 SHARE, LEAST = 0.1, 10.0  # of draws, that they are worth
 ERRORS = 3.0  # standard errors
@@ -52,6 +53,15 @@ def posterior_claims(scale: str, row: dict[str, Any]) -> Iterator[Claim]:
             ),
             all(abs(mine - theirs) <= COVERED for mine, theirs in zip(*covers, strict=True)),
             f"As many: to {100 * COVERED:g} points, of {row['points'][1]} test targets.",
+        )
+        fewest = [_settled(found, reference["nll"]) for found in (one["moved"], row["moved"])]
+        yield claim(
+            f"draws of the {name} take fewer gradients than those of the prior until they predict as chains do",
+            f"{_gradients(fewest[0])}, from the prior {_gradients(fewest[1])}; nll after {', '.join(one['moved'])} "
+            f"gradients {_losses(one['moved'])}, from the prior {_losses(row['moved'])}; chains {reference['nll']:.3f}",
+            fewest[0] is not None and (fewest[1] is None or fewest[0] < fewest[1]),
+            f"As chains do: within {NEAR} nats, from then on. The gradients are those of Hamiltonian Monte Carlo that "
+            "begins at these draws, each a chain of its own, with its warm-up.",
         )
         rivals = {other: kinds[other]["sliced"] for other in ("VI", "symmetrized VI")}
         yield claim(
@@ -104,6 +114,24 @@ def posterior_claims(scale: str, row: dict[str, Any]) -> Iterator[Claim]:
             "particles are worth little, annealing finds too little evidence. The mean of log w over draws of the flow "
             "lies KL(flow, posterior) below log Z, over draws of the posterior KL(posterior, flow) above it.",
         )
+
+
+def _settled(moved: dict[str, dict[str, float]], nll: float) -> int | None:
+    """The number of gradients from which on all losses are near that of chains; None if the last one is not."""
+    settled = None
+    for count, one in reversed(moved.items()):
+        if abs(one["nll"] - nll) > NEAR:
+            break
+        settled = int(count)
+    return settled
+
+
+def _gradients(count: int | None) -> str:
+    return "not with all" if count is None else str(count)
+
+
+def _losses(moved: dict[str, dict[str, float]]) -> str:
+    return ", ".join(f"{one['nll']:.3f}" for one in moved.values())
 
 
 def _number(value: float | None) -> str:

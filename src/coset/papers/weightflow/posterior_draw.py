@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from coset.papers.drawing import FAINT, INK, panels, style
 from coset.papers.weightflow.posterior_cases import EUCLIDEAN, GEOMETRIC
-from coset.papers.weightflow.posterior_claims import HELD, OTHERS
+from coset.papers.weightflow.posterior_claims import HELD, OTHERS, PRIOR
 from coset.report.palette import HUES
 
 COLOURS = {
@@ -19,6 +19,7 @@ COLOURS = {
     OTHERS: FAINT,
     EUCLIDEAN: HUES[0],
     GEOMETRIC: HUES[2],
+    PRIOR: FAINT,
     "VI": HUES[1],
     "symmetrized VI": HUES[3],
     "deep ensemble": HUES[4],
@@ -27,14 +28,17 @@ DEVIATIONS = 2
 
 
 def draw_posterior(data: Any) -> Figure:
-    """A row for each posterior: predictions, test loss, distance to held-out chains, and importance weights."""
+    """A row for each posterior: predictions, test loss, distance to held-out chains, both after some gradients, and
+    importance weights.
+    """
     rows = data["rows"]
-    figure, grid = panels(len(rows), 4, "Posteriors by transport, beside chains that the flows have not seen", 3.1)
+    figure, grid = panels(len(rows), 5, "Posteriors by transport, beside chains that the flows have not seen", 3.1)
     for axes, row in zip(grid, rows, strict=True):
         _predictions(axes[0], row)
         _bars(axes[1], row, "nll", "test nll (nats)")
         _bars(axes[2], row, "sliced", "distance to held-out chains")
-        _weights(axes[3], row)
+        _moved(axes[3], row)
+        _weights(axes[4], row)
     return figure
 
 
@@ -67,7 +71,22 @@ def _bars(axes: Axes, row: Any, key: str, title: str) -> None:
 def _numbers(axes: Axes, values: Sequence[float]) -> None:
     axes.set_xlim(right=1.3 * max(values))
     for k, value in enumerate(values):
-        axes.annotate(f"{value:.3g}", (max(value, 0), k), (3, 0), textcoords="offset points", fontsize=7, va="center")
+        place = (max(value, 0), k)
+        label = axes.annotate(f"{value:.3g}", place, (4, 0), textcoords="offset points", fontsize=7, va="center")
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})  # over the line of the chains
+
+
+def _moved(axes: Axes, row: Any) -> None:
+    """Test loss of draws that go on as chains do, by the number of gradients."""
+    flows = {name: one["moved"] for name, one in row["kinds"].items() if "moved" in one}
+    for name, found in {**flows, PRIOR: row["moved"]}.items():
+        counts = [int(count) for count in found]
+        losses = [one["nll"] for one in found.values()]
+        axes.plot(range(len(counts)), losses, "o-", color=COLOURS[name], markersize=4, linewidth=1.4, label=name)
+        axes.set_xticks(range(len(counts)), [str(count) for count in counts])
+    axes.axhline(row["kinds"][HELD]["nll"], color=INK, linewidth=0.8, label=HELD)
+    axes.legend(fontsize=7, frameon=False)
+    style(axes, "gradients of each draw", "test nll (nats)", "going on by Hamiltonian dynamics")
 
 
 def _weights(axes: Axes, row: Any) -> None:
