@@ -9,6 +9,8 @@ from torch import nn
 import coset
 from coset.data import Split
 from coset.inference import Epoch, Method
+from coset.inference.network import Network
+from coset.state import stack
 
 METHODS = [
     coset.SGLD(chains=2, epochs=6, burn_in=2, batch_size=16, rate=1e-3, noise=0.3),
@@ -105,3 +107,17 @@ def test_tied_weights_stay_tied() -> None:
     split = Split(torch.randn(10, 2), torch.arange(10) % 2)
     (q,) = coset.fit(net, split, coset.HMC(chains=2, draws=2, warm_up=1, steps=2))
     assert q.population["0.weight"] is q.population["2.weight"] and q.noise is None
+
+
+def test_a_population_of_draws_is_what_its_draws_are_one_by_one() -> None:
+    """Also frozen parameters, buffers, and tied names, which are one object."""
+    model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3), nn.Linear(3, 2))
+    model[2].weight = model[0].weight
+    model[3].weight.requires_grad_(False)  # type: ignore[union-attr]
+    network = Network(model)
+    draws = torch.randn(4, network.size, generator=torch.Generator().manual_seed(0))
+    found, expected = network.state(draws), stack([network.state(draw) for draw in draws])
+    assert list(found) == list(expected)
+    assert all(torch.equal(x, expected[name]) for name, x in found.items())
+    assert found["2.weight"] is found["0.weight"] and found["1.running_mean"] is not found["1.bias"]
+    assert all(x.is_contiguous() for x in found.values())

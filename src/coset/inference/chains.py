@@ -30,4 +30,4 @@ class Chains(Method):
 
 def ensemble(network: Network, draws: Tensor, noise: float | None) -> Ensemble:
     """The draws (n, p) of a chain."""
-    return Ensemble([network.state(draw) for draw in draws], noise=noise)
+    return Ensemble(network.state(draws), noise=noise)

@@ -82,11 +82,13 @@ class Network:
         return vmap(self._drawn, randomness="different")(self.unflatten(mean), self.unflatten(std), inputs)
 
     def state(self, flat: Tensor) -> Tensors:
-        """The whole state of the model with the parameters (p,); tied names hold one tensor."""
+        """The whole state of the model with parameters (p,), or population with (n, p); tied names hold one tensor."""
         trained = {name: x.detach().clone() for name, x in self.unflatten(flat).items()}
         owner = {id(p): name for name, p in self.model.named_parameters()}
         tied = {name: owner[id(p)] for name, p in self.model.named_parameters(remove_duplicate=False)}
-        return {name: trained.get(tied.get(name, name), x) for name, x in states.of(self.model).items()}
+        own = states.of(self.model)
+        other = {id(x): x.expand(flat.shape[:-1] + x.shape).clone() for x in own.values()}
+        return {name: trained.get(tied.get(name, name), other[id(x)]) for name, x in own.items()}
 
     def _outputs(self, tensors: Tensors, inputs: Tensor) -> Tensor:
         if self._format == torch.channels_last:

@@ -63,7 +63,7 @@ def _flow(geometry: Geometry, width: int, epochs: int, batch: int, group: int) -
 def _wide_flow(geometry: Geometry) -> Recipe:
     """Of many units, whose outputs must add up: errors of outputs count more. Each start has its units matched."""
     plan = Plan(geometry, "ot", Architecture(width=128, depth=4, heads=4), group=1)
-    return Recipe(plan, Matching(300, 512, 0.01, average=0.998, function=10.0, precision="tf32"))
+    return Recipe(plan, Matching(120, 512, 0.01, average=0.998, function=10.0, precision="tf32"))
 
 
 CASES = {
