@@ -12,6 +12,7 @@ from torch import nn
 
 from coset import state as states
 from coset.errors import SymmetryError
+from coset.symmetries.arguments import Args, positional
 from coset.symmetries.axes import Concat, Fixed, Interleave, Product, Units
 from coset.symmetries.blame import guilty_ops
 from coset.symmetries.build import build
@@ -41,7 +42,7 @@ __all__ = [
 
 def symmetry(
     model: nn.Module,
-    args: tuple[Any, ...],
+    args: Args,
     kwargs: Mapping[str, Any] | None = None,
     *,
     strict: bool = False,
@@ -49,10 +50,12 @@ def symmetry(
 ) -> Symmetry:
     """Infer the symmetry group of ``model`` in evaluation mode and verify it by running the model.
 
+    args, kwargs: what the model is called with, such as example inputs: a tuple, or a tensor if there is one argument.
     An op without a rule fixes what it touches, listed in ``Symmetry.fixed``; ``strict`` raises instead.
     A model on the meta device has no weights to run with and is not verified.
     """
     start = time.perf_counter()
+    args = positional(args)
     traced = trace(model, args, kwargs)
     exported = time.perf_counter()
     inference = infer(traced, strict)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from coset.symmetries import spec
 from coset.symmetries.action import Action
+from coset.symmetries.arguments import Args, positional
 from coset.symmetries.axes import Axis, Concat, Fixed, Interleave, Product, Units, names
 from coset.symmetries.group import Element, Group, IndexSet, Scaling
 
@@ -152,14 +153,14 @@ class Symmetry:
     def verify(
         self,
         model: nn.Module,
-        args: tuple[Any, ...],
+        args: Args,
         kwargs: Mapping[str, Any] | None = None,
         trials: int = 3,
     ) -> float:
         """Largest relative output deviation under random elements; SymmetryError if the function changes."""
         from coset.symmetries.verify import check
 
-        return check(self, model, args, kwargs, trials=trials).deviation
+        return check(self, model, positional(args), kwargs, trials=trials).deviation
 
     def to_json(self) -> str:
         used = {name for axes in self.axes.values() for axis in axes for name in names(axis)}

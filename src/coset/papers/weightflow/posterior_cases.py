@@ -83,14 +83,12 @@ CASES = {
     ],
     "short": [
         Case(
-            _small(32, 100, 100, 32),
-            {EUCLIDEAN: _flow("euclidean", 32, 40, 128, 64)},
+            _small(64, 200, 200, 32),
+            {EUCLIDEAN: _flow("euclidean", 32, 200, 256, 16)},
             _vi(1000),
             _ensemble(10, 1000),
-            Annealing(64, 200, 8),
+            Annealing(256, 300, 8),
             samples=512,
-            weighed=256,
-            weighed_steps=8,
         )
     ],
     "paper": [
