@@ -50,27 +50,23 @@ def _row(settings: Settings, case: Case) -> dict[str, Any]:
     kinds: dict[str, Any] = {}
     reference = thinned(held, case.samples)
 
-    def measure(name: str, population: dict[str, Tensor], more: dict[str, Any]) -> None:
-        one = predicted(settings, problem, population, grid)
-        other = reference if name != HELD else thinned(first, case.samples)
+    def compared(population: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Any]:
+        """What networks predict, and how far they are from others."""
         distance = sliced_wasserstein(population, other, problem.sym, _first(held), seed=settings.seed)
-        kinds[name] = one | more | {"sliced": distance.distance, "sliced_error": distance.error}
+        far = {"sliced": distance.distance, "sliced_error": distance.error}
+        return predicted(settings, problem, population, grid) | far
+
+    def measure(name: str, population: dict[str, Tensor], more: dict[str, Any]) -> None:
+        kinds[name] = compared(population, reference if name != HELD else thinned(first, case.samples)) | more
 
     def moved(name: str, starts: dict[str, Tensor]) -> dict[str, Any]:
         """What becomes of networks that go on as chains do, by the number of gradients that this takes."""
         found = {}
         for trajectories in (0, *case.trajectories):
             settings.say(f"{problem.title}: {name}, {trajectories} trajectories")
-            there = _moved(settings, case, starts, trajectories) if trajectories else starts
-            one = predicted(settings, problem, there, grid)
-            far = sliced_wasserstein(there, reference, problem.sym, _first(held), seed=settings.seed)
-            found[str(trajectories * case.leaps)] = {
-                "nll": one["nll"],
-                "rmse": one["rmse"],
-                "coverage": one["coverage"],
-                "apart": apart(one, kinds[HELD]),
-                "sliced": far.distance,
-            }
+            one = compared(_moved(settings, case, starts, trajectories) if trajectories else starts, reference)
+            kept = {key: one[key] for key in ("nll", "rmse", "coverage", "sliced")}
+            found[str(trajectories * case.leaps)] = kept | {"apart": apart(one, kinds[HELD])}
         return found
 
     draws = {"seconds": took, "per_second": len(q) / took}
