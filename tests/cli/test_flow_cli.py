@@ -384,7 +384,8 @@ def test_a_model_of_my_own(run: Run, folder: Path) -> None:
     words = ("--model", "cli_own:make", "--args", '{"n": 2}', "--input", "2x30", "--data", "breast-cancer")
     refuses(run("flow", "collect", *words[:4], *words[6:], "--runs", 3, "-o", NETS), "--input")
     assert run("flow", "collect", *words, "--runs", 3, "--epochs", 1, "-o", NETS).exit_code == 0
-    found = report(run("flow", "evaluate", NETS, "--data", "breast-cancer", "--json"))
+    refuses(run("flow", "evaluate", NETS, *words[6:]), NETS, "cli_own:make", "--model")  # its code may be anybody's
+    found = report(run("flow", "evaluate", NETS, *words, "--json"))
     assert found["model"] == "cli_own:make" and found["populations"]["samples"]["networks"] == 3
 
 

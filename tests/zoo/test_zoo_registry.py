@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from coset.errors import ModelError
-from coset.zoo import BUILTINS, GPT, MLP, GoogLeNet, ResNet, TinyTen, ViT, build, example_input
+from coset.zoo import BUILTINS, GPT, MLP, GoogLeNet, ResNet, TinyTen, ViT, build, example_input, is_builtin
 
 FACTORIES = """
 from torch import nn
@@ -195,3 +195,8 @@ def test_example_input_of_every_builtin(name: str) -> None:
 def test_example_input_of_a_foreign_model() -> None:
     with pytest.raises(ModelError, match="Linear has no method example_inputs: give example inputs"):
         example_input(nn.Linear(2, 2))
+
+
+def test_which_specs_run_code_of_others() -> None:
+    assert all(is_builtin(spec) for spec in (*BUILTINS, "mlp:3-2", "resnet20:width=2"))
+    assert not any(is_builtin(spec) for spec in ("", ":", "os:system", "coset.zoo:MLP", "mlp.nets:make", " mlp", "MLP"))

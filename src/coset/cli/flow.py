@@ -20,7 +20,7 @@ flow = typer.Typer(
 )
 
 Known = Annotated[
-    str, typer.Option("--model", help="A name of the zoo, or module:factory, where no population says it.")
+    str, typer.Option("--model", help="A name of the zoo where no population says it, or module:factory.")
 ]
 Output = Annotated[Path, typer.Option("--output", "-o", help="The file to write: .safetensors.")]
 Work = Annotated[
@@ -179,7 +179,7 @@ def sample(
         bool, typer.Option("--exact", help="Densities without an estimate: the work of a gradient for every weight.")
     ] = False,
     model: Annotated[
-        str, typer.Option("--model", help="The model of the networks, where the flow does not say it.")
+        str, typer.Option("--model", help="The model of the networks if the flow does not say it, or module:factory.")
     ] = "",
     width_of: Annotated[
         str, typer.Option(help="A model that differs from that of the flow in width: sample for it.")

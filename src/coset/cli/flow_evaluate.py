@@ -66,7 +66,8 @@ def run(request: Request, as_json: bool) -> None:
         raise CosetError(f"--noise must be positive and finite, not {request.noise}.")
     populations = {name: open_population(path, request.net.device) for name, path in request.files.items()}
     abouts = [one.about for one in populations.values()]
-    net, noise = net_of(request.net, *abouts), noise_of(request.noise, *abouts)
+    net = net_of(request.net, dict(zip(request.files.values(), abouts, strict=True)))
+    noise = noise_of(request.noise, *abouts)
     split = split_of(request.split, request.data, *abouts)
     _warn_of_another_split(split, request, populations)
     with console.steps(quiet=as_json) as say:

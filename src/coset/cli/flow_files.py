@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from coset import state as states
+from coset import zoo
 from coset.checkpoint import open_state
 from coset.cli import model
 from coset.cli.align import Net
@@ -51,14 +52,18 @@ def described(net: Net) -> dict[str, Any]:
     return {"model": net.model, "arguments": net.arguments, "inputs": list(net.inputs)}
 
 
-def net_of(given: Net, *abouts: Mapping[str, Any]) -> Net:
-    """The model that the options name, or the first that a population says it is of."""
+def net_of(given: Net, abouts: Mapping[Path, Mapping[str, Any]]) -> Net:
+    """The model that the options name, or the first that a file says it is of.
+
+    A file may come from anybody, and `module:factory` runs code: files name models of the zoo, and nothing else.
+    """
     if given.model:
         return given
-    for about in abouts:
+    for path, about in abouts.items():
         # Without "inputs" the name is that of a class, as of populations that were made in Python.
         match about:
             case {"model": str(name), "arguments": str() | None as arguments, "inputs": [*inputs]}:
+                _require_zoo(path, name)
                 return replace(given, model=name, arguments=arguments, inputs=tuple(map(str, inputs)))
     raise CosetError("The model is not known here, since no file says which one it is: name it with --model.")
 
@@ -109,6 +114,15 @@ def require_members(population: Population, module: nn.Module, path: Path) -> No
 def symmetry_of(module: nn.Module, net: Net) -> Symmetry:
     """Inferred, and verified on the weights that the module has."""
     return symmetry(module, *model.example_inputs(module, net.inputs))
+
+
+def _require_zoo(path: Path, name: str) -> None:
+    """Refuse a model that only the command line may name, whose user knows whose code it is."""
+    if not zoo.is_builtin(name):
+        raise CosetError(
+            f"{path} says that it is of the model {name!r}, which is not of the zoo, and a file alone never runs code: "
+            "if you trust that model, name it with --model, with --args and --input where it needs them."
+        )
 
 
 def _require(path: Path, key: str, source: str) -> None:

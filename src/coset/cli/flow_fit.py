@@ -60,7 +60,7 @@ def run(request: Request, as_json: bool) -> None:
     outputs.check("--output", request.output, [".safetensors"], [request.population])
     settings = Matching(**methods.read(Matching, "fit", request.settings))
     population = open_population(request.population, request.net.device)
-    net = net_of(request.net, population.about)
+    net = net_of(request.net, {request.population: population.about})
     split = split_of(request.split, request.data, population.about)
     with console.steps(quiet=as_json) as say:
         say(f"building {net.model}{'' if request.data is None else f' and reading {request.data}'}")

@@ -156,7 +156,7 @@ def _check(request: Request) -> None:
 def _net(request: Request, flow: Flow) -> Net:
     """The model of the samples, without a name where neither the options nor the flow know it."""
     if request.guide is not None or "inputs" in flow.fitted.about:
-        return net_of(request.net, flow.fitted.about)
+        return net_of(request.net, {request.flow: flow.fitted.about})
     return request.net
 
 

@@ -10,7 +10,7 @@ from coset.zoo.norms import (
     make_activation,
     make_norm,
 )
-from coset.zoo.registry import BUILTINS, build, example_input
+from coset.zoo.registry import BUILTINS, build, example_input, is_builtin
 from coset.zoo.resnet import ResNet, resnet20, resnet32
 from coset.zoo.tinyten import TinyTen
 from coset.zoo.vit import ViT
@@ -28,6 +28,7 @@ __all__ = [
     "ViT",
     "build",
     "example_input",
+    "is_builtin",
     "make_activation",
     "make_norm",
     "resnet20",
