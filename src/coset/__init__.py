@@ -1,17 +1,19 @@
 """Work with neural networks modulo their symmetries.
 
-Names are loaded when first used, so that importing coset, and the command line's help, does not load torch.
+Names are loaded when first used, so that importing coset, and the command line's help, does not load torch. Other
+modules than those that Python loads when it starts are not imported here either: `python -m coset` comes here while the
+current folder is first on the path, where a file called `typing.py` would be taken for the module.
 """
 
-from __future__ import annotations
-
 import importlib
-from typing import TYPE_CHECKING, Any
 
 from coset._version import __version__
 from coset.errors import CosetError, DataError, ModelError, StateError, SymmetryError
 
+TYPE_CHECKING = False  # as in typing
 if TYPE_CHECKING:
+    from typing import Any
+
     # From the files themselves: in an import cycle mypy takes `coset.inference.fit` for the file.
     from coset.alignment.api import align, align_many
     from coset.alignment.merge import merge
@@ -197,7 +199,7 @@ _PARTS = (
 )
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name in _PARTS:
         return importlib.import_module(f"coset.{name}")
     if name not in _HOMES:

@@ -8,7 +8,19 @@ import torch
 from torch import nn
 
 from coset.errors import ModelError
-from coset.zoo import BUILTINS, GPT, MLP, GoogLeNet, ResNet, TinyTen, ViT, build, example_input, is_builtin
+from coset.zoo import (
+    BUILTINS,
+    GPT,
+    MLP,
+    GoogLeNet,
+    ResNet,
+    TinyTen,
+    ViT,
+    build,
+    example_input,
+    is_builtin,
+    is_import_path,
+)
 
 FACTORIES = """
 from torch import nn
@@ -200,3 +212,5 @@ def test_example_input_of_a_foreign_model() -> None:
 def test_which_specs_run_code_of_others() -> None:
     assert all(is_builtin(spec) for spec in (*BUILTINS, "mlp:3-2", "resnet20:width=2"))
     assert not any(is_builtin(spec) for spec in ("", ":", "os:system", "coset.zoo:MLP", "mlp.nets:make", " mlp", "MLP"))
+    assert all(is_import_path(spec) for spec in ("os:system", "coset.zoo:MLP", "mlp.nets:Nets.make"))
+    assert not any(is_import_path(spec) for spec in ("mlp", "mlp:make", "nets", "nets:", ":make", "../nets:make", ""))

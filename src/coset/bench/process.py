@@ -24,7 +24,8 @@ def call(target: str, arguments: dict[str, Any], limit: float) -> tuple[dict[str
 
     Raises `RunError` after `limit` seconds, or with the last line of the error that the function raised.
     """
-    command = [sys.executable, "-m", __name__, target, json.dumps(arguments)]
+    # -P: else Python looks for modules in the current folder first.
+    command = [sys.executable, "-P", "-m", __name__, target, json.dumps(arguments)]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:

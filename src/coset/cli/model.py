@@ -32,11 +32,11 @@ def reproducible(meta: bool = False) -> Iterator[None]:
 
 
 def build(spec: str, arguments: str | None, meta: bool = False) -> nn.Module:
-    """The model of `spec` with its JSON arguments; modules of the current folder can be imported."""
+    """The model of `spec` with its JSON arguments; `module:factory` may be a file of the current folder."""
     given = _arguments(arguments)
-    # As `python -m` does, and only now: a file here called `torch.py` must not stand in for a library's module.
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.insert(0, here)
+    # Only for whoever asks for it, and last: a file here called `torch.py` must not stand in for a library's module.
+    if zoo.is_import_path(spec) and (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)
     with reproducible(meta):
         return zoo.build(spec, given)
 

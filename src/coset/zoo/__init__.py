@@ -10,7 +10,7 @@ from coset.zoo.norms import (
     make_activation,
     make_norm,
 )
-from coset.zoo.registry import BUILTINS, build, example_input, is_builtin
+from coset.zoo.registry import BUILTINS, build, example_input, is_builtin, is_import_path
 from coset.zoo.resnet import ResNet, resnet20, resnet32
 from coset.zoo.tinyten import TinyTen
 from coset.zoo.vit import ViT
@@ -29,6 +29,7 @@ __all__ = [
     "build",
     "example_input",
     "is_builtin",
+    "is_import_path",
     "make_activation",
     "make_norm",
     "resnet20",

@@ -49,10 +49,9 @@ def build(spec: str, arguments: Mapping[str, object] | None = None, /, **kwargs:
     """
     given = _merge(spec, arguments or {}, kwargs)
     name, colon, rest = spec.partition(":")
-    if name in BUILTINS:
+    if is_builtin(spec):
         return _build_builtin(name, _merge(spec, _options(name, rest) if colon else {}, given))
-    path_like = all(part.isidentifier() for part in (*name.split("."), *rest.split(".")))
-    if colon and path_like:
+    if is_import_path(spec):
         return _build_from_module(name, rest, given)
     raise ModelError(
         f"Unknown model {spec!r}{_suggest(name, BUILTINS)}: "
@@ -63,6 +62,12 @@ def build(spec: str, arguments: Mapping[str, object] | None = None, /, **kwargs:
 def is_builtin(spec: str) -> bool:
     """Whether a spec names a model of the zoo, so that building it runs no code but the library's own."""
     return spec.partition(":")[0] in BUILTINS
+
+
+def is_import_path(spec: str) -> bool:
+    """Whether a spec is `module:factory`, so that building it imports the module and calls the factory."""
+    name, _, rest = spec.partition(":")  # without a colon the rest is empty, which is no identifier
+    return not is_builtin(spec) and all(part.isidentifier() for part in (*name.split("."), *rest.split(".")))
 
 
 def example_input(model: str | nn.Module, batch: int = 2) -> tuple[Tensor, ...]:
