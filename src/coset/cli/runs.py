@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,13 +11,15 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from coset.cli import console
 from coset.errors import CosetError
-from coset.inference.folder import CHECKPOINT, SOLUTION
+from coset.inference.folder import METRICS, SETTINGS
+from coset.populations.collect import CHUNKS, DivergedError
 
 Show = Callable[[str, float], None]
 """Called with a text and the number of epochs done."""
 Announce = Callable[[str], None]
 
-GO_ON_FROM = (CHECKPOINT, SOLUTION, "samples-*.safetensors", "measured-*.json")
+# All that a run writes before there is anything to go on from. Any other file is work: some took hours.
+BEFORE_WORK = (SETTINGS, METRICS)
 
 
 @contextmanager
@@ -38,19 +39,37 @@ def epochs(total: int, before: int, doing: str, quiet: bool) -> Iterator[tuple[S
 
 @contextmanager
 def undone(out: Path) -> Iterator[None]:
-    """Leave no trace of a run that fails before there is anything to go on from."""
+    """Leave no trace of a run that fails before there is anything to go on from.
+
+    Nothing is removed from a folder that held something before, nor from one with any file but `BEFORE_WORK`. Chunks
+    are work, unless this call trained them all and all their networks diverged.
+    """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         yield
         return
     made = [path for path in (out, *out.parents) if not path.exists()]
     try:
         yield
-    except CosetError:
-        if not any(any(out.rglob(name)) for name in GO_ON_FROM):
-            shutil.rmtree(out, ignore_errors=True)
-            for parent in made[1:]:
-                with suppress(OSError):  # somebody else may have put something there
-                    parent.rmdir()
-            if not made:
-                out.mkdir(exist_ok=True)
+    except DivergedError:
+        _remove_beginning(out, made, (*BEFORE_WORK, CHUNKS))
         raise
+    except CosetError:
+        _remove_beginning(out, made, BEFORE_WORK)
+        raise
+
+
+def _remove_beginning(out: Path, made: list[Path], useless: tuple[str, ...]) -> None:
+    """Remove what a run has written so far, unless a file is not `useless`, and the folders that were made for it.
+
+    Folders are removed when empty only: somebody else may have put something there in the meantime.
+    """
+    inside = sorted(out.rglob("*"), reverse=True)  # what lies in a folder before the folder
+    folders = [path for path in inside if path.is_dir() and not path.is_symlink()]
+    files = [path for path in inside if path not in folders]
+    if not all(any(file.match(name) for name in useless) for file in files):
+        return
+    for file in files:
+        file.unlink(missing_ok=True)
+    for folder in [*folders, *made]:
+        with suppress(OSError):
+            folder.rmdir()

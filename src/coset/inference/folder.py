@@ -45,8 +45,9 @@ class RowFolder:
 
     def checkpoint(self, content: dict[str, Any]) -> None:
         """Replace the checkpoint; `content` has the number of epochs done as `epoch`."""
-        with atomic_write(self.path / CHECKPOINT) as temporary:
-            torch.save(content, temporary)
+        # Through a file of Python's, since torch alone says of a full disk that a position is unexpected.
+        with atomic_write(self.path / CHECKPOINT) as temporary, temporary.open("wb") as file:
+            torch.save(content, file)
 
     def resume(self, device: torch.device) -> dict[str, Any] | None:
         """The last checkpoint."""

@@ -32,8 +32,14 @@ from coset.solutions.device import resolve
 
 log = logging.getLogger(__name__)
 
+CHUNKS = "chunk-*.safetensors"
+
 Draw = Callable[[int, torch.Generator], State]
 """A population of n starts, from a generator on the CPU."""
+
+
+class DivergedError(CosetError):
+    """Not one network is left, so that chunks which are already trained are of no use."""
 
 
 def collect(
@@ -88,7 +94,8 @@ def collect(
     found = Population.concat(parts)
     left = len(set(found.labels["run"].tolist()))
     if left == 0:
-        raise CosetError(f"All of {runs} networks diverged: use a lower rate, or inputs that are finite and smaller.")
+        advice = "use a lower rate, or inputs that are finite and smaller."
+        raise DivergedError(f"All of {runs} networks diverged: {advice}")
     if left < runs:
         log.warning("%d of %d networks diverged and are left out", runs - left, runs)
     return replace(found, about={**about, "runs": runs})
@@ -182,5 +189,5 @@ class _Job:
 
 def _refuse_strangers(path: Path) -> None:
     """A chunk that this would take for its own belongs to a run, which is known by its settings."""
-    if not (path / SETTINGS).exists() and any(path.glob("chunk-*.safetensors")):
+    if not (path / SETTINGS).exists() and any(path.glob(CHUNKS)):
         raise CosetError(f"{path} holds chunks of an unknown run: choose another folder.")
