@@ -37,14 +37,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import coset
 from coset import data, zoo
-from coset import state as states
+from coset.core import state as states
+from coset.core.device import matmul_precision
 from coset.data import Split
-from coset.inference.stepping import matmul_precision
 from coset.populations import chunk as collecting_chunk
-from coset.populations.chunk import Chunk
-from coset.populations.chunk_loss import per_example
+from coset.populations.chunk import Chunk, Collect, per_example
 from coset.populations.collect import collect
-from coset.populations.collect_settings import Collect
 from coset.populations.shared_inputs import outputs_of_all
 from coset.solutions.likelihood import Classification
 

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor, nn
 
 from coset import data
+from coset.core.progress import Epoch
 from coset.data import Split
 from coset.flow import Architecture, Flow, Matching
-from coset.inference.drive import Epoch
-from coset.papers.examples import some
-from coset.papers.weightflow.study import FRESH, Subject
 from coset.populations import Collect, Population, collect
 from coset.populations.scores import scores
+from coset_papers.examples import some
+from coset_papers.weightflow.study import FRESH, Subject
 
 TRAININGS = (
     Collect(rate=0.1, weight_decay=5e-4, epochs=12),

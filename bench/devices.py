@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
 
 SPECS = ("mlp:784-512-512-512-10", "resnet20:norm=frn", "resnet20:norm=bn", "googlenet:width=0.25", "vit",
          "gpt:rope=true,kv_heads=2,swiglu=true,norm=rms")  # fmt: skip

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import coset
 from coset import data
-from coset.files import write_json
+from coset.core.files import write_json
 
 UNITS, NOISE = 50, 0.3
 

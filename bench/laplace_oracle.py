@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from coset.inference.curvature import Curvature
 from coset.inference.kfac import kronecker
-from coset.inference.network import Network
+from coset.training.network import Network
 
 NOISE, EXAMPLES = 0.3, 60
 

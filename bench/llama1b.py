@@ -23,10 +23,9 @@ from torch import Tensor
 
 import coset
 from coset import zoo
-from coset.checkpoint import INDEX
-from coset.files import write_json
-from coset.stream import write_stream
-from coset.symmetries.replay import load_element
+from coset.core.checkpoint import INDEX, write_stream
+from coset.core.files import write_json
+from coset.symmetries.element_file import load_element
 
 NOISE = 0.1
 MODEL = (

@@ -23,7 +23,7 @@ from torch import Tensor
 import coset
 from coset import data, zoo
 from coset.alignment import ManyMatch, PopulationMatch, barycenter
-from coset.files import write_json
+from coset.core.files import write_json
 from coset.solutions import Solution
 
 MLP = "mlp:784-512-512-512-10"

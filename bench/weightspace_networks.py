@@ -17,12 +17,11 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
-from coset.weightspace.graph import NeuralGraph, neural_graph
+from coset.core import state as states
+from coset.weightspace.graph import NeuralGraph, Wiring, neural_graph
 from coset.weightspace.pna import PNA
 from coset.weightspace.relational import RelationalTransformer
 from coset.weightspace.unit_transformer import UnitTransformer
-from coset.weightspace.wiring import Wiring
 from coset.zoo import build, example_input
 
 NETWORKS: dict[str, Callable[[Wiring], nn.Module]] = {

@@ -28,17 +28,16 @@ from typing import Any
 
 import torch
 
-import zoo_report
-import zoo_runner
+from bench import zoo_report, zoo_runner
 
 
 def suite(name: str) -> tuple[list[str], zoo_runner.Attempts]:
     """Names of the models of a suite and the function that builds one."""
     if name == "torchvision":
-        import zoo_torchvision
+        from bench import zoo_torchvision
 
         return zoo_torchvision.names(), zoo_torchvision.attempts
-    import zoo_transformers
+    from bench import zoo_transformers
 
     return zoo_transformers.names(), zoo_transformers.attempts
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from zoo_config import FIRST_SPECIAL, is_config
+from bench.zoo_config import FIRST_SPECIAL, is_config
 
 BATCH, LENGTH, FIRST_PLAIN = 2, 10, 10
 MODALITIES = (

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo_case import first_floating, one_line
+from bench.zoo_case import first_floating, one_line
 
 TOLERANCE = 1e-4
 """Largest relative output deviation that counts as the same function in float32."""

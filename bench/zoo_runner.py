@@ -18,8 +18,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from zoo_case import Case, StageError, one_line
-from zoo_measure import export_only, measure
+from bench.zoo_case import Case, StageError, one_line
+from bench.zoo_measure import export_only, measure
 
 Record = dict[str, Any]
 Attempts = Callable[[str], Iterator[Case]]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from zoo_case import Case, StageError, one_line, randomize_norm_statistics
+from bench.zoo_case import Case, StageError, one_line, randomize_norm_statistics
 
 SIZES = {"vit_": 64, "vit_h_14": 56, "swin_": 64, "swin_v2": 64, "maxvit": 224, "inception_v3": 75, "alexnet": 63}
 """Smallest handy input by prefix; everything else takes 64. The longest matching prefix wins."""

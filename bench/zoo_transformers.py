@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from zoo_case import Case, StageError, first_floating, one_line, randomize_norm_statistics
-from zoo_config import PROFILES, small
-from zoo_inputs import Inputs, candidates
+from bench.zoo_case import Case, StageError, first_floating, one_line, randomize_norm_statistics
+from bench.zoo_config import PROFILES, small
+from bench.zoo_inputs import Inputs, candidates
 
 MAX_PARAMETERS = 400_000_000
 READOUT = 8

@@ -7,10 +7,9 @@ import torch
 from alignment_nets import network, random_state
 
 import coset
-from coset import state as states
 from coset import zoo
-from coset.alignment.balance import balance
-from coset.alignment.rescale import nearest_factors
+from coset.alignment.rescaling import balance, nearest_factors
+from coset.core import state as states
 
 
 @pytest.mark.parametrize("name", ["mlp", "llama", "gpt"])

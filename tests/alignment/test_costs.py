@@ -8,9 +8,9 @@ from alignment_nets import State, network, random_state
 from torch.distributions import Normal, kl_divergence
 
 import coset
-from coset.alignment.costs import COSTS
-from coset.alignment.problem import Problem
-from coset.errors import CosetError
+from coset.alignment.align import COSTS
+from coset.alignment.objective import Problem
+from coset.core.errors import CosetError
 
 
 def gaussian(model: torch.nn.Module, seed: int) -> coset.Gaussian:

@@ -11,9 +11,9 @@ from torch import nn
 
 import coset
 from coset import zoo
+from coset.alignment.blocks import FibredNode, JointNode, PlainNode, nodes
 from coset.alignment.driver import _after, maximise
-from coset.alignment.nodes import FibredNode, JointNode, PlainNode, nodes
-from coset.alignment.problem import Pair, Problem
+from coset.alignment.objective import Pair, Problem
 from coset.symmetries import Element, Symmetry
 
 
@@ -61,7 +61,7 @@ def test_the_function_is_preserved(net: tuple[nn.Module, Symmetry]) -> None:
     moved = sym.act(maximise(Problem(sym, [Pair(a, b)]), greedy=True).element, b)
     args = zoo.example_input(model)
     with torch.no_grad():
-        before, after = (coset.state.call(model, s, args) for s in (b, moved))
+        before, after = (coset.core.state.call(model, s, args) for s in (b, moved))
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 

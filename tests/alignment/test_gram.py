@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from coset.alignment import gram as room
-from coset.alignment.gram import gram, inner
+from coset.alignment import objective as room
+from coset.alignment.objective import gram, inner
 
 
 @pytest.mark.parametrize("piece", [7, 2**24])

@@ -12,11 +12,11 @@ from alignment_nets import network, random_state
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset.alignment import Activations, ManyMatch, PopulationMatch, Sinkhorn
-from coset.errors import CosetError
-from coset.inference.initialise import fresh
+from coset.core import state as states
+from coset.core.errors import CosetError
 from coset.symmetries.verify import generic
+from coset.training.initialise import fresh
 
 State = dict[str, Tensor]
 

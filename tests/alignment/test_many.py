@@ -7,10 +7,10 @@ import torch
 from alignment_nets import SPECS, network, random_state
 
 import coset
-from coset import state as states
 from coset.alignment import ManyMatch, PopulationMatch, barycenter
-from coset.alignment.precision import wide
-from coset.errors import CosetError
+from coset.alignment.rescaling import wide
+from coset.core import state as states
+from coset.core.errors import CosetError
 from coset.symmetries import Element, Symmetry
 
 

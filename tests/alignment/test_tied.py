@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset.alignment import Pair, Problem
+from coset.core import state as states
 
 
 class Tied(nn.Module):

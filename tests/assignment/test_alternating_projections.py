@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from coset.assignment import alternate_projections, project_doubly_stochastic
 from coset.assignment.projection import _onto_sums
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 laws = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**31)

@@ -9,7 +9,7 @@ from torch import Tensor
 from coset.assignment import bethe
 from coset.assignment.bethe import bethe_beliefs, bethe_value, log_bethe, permanent_bounds
 from coset.assignment.permanent import log_permanent
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 laws = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**31)

@@ -10,7 +10,7 @@ from torch import Tensor
 from coset.assignment.birkhoff import Birkhoff, birkhoff
 from coset.assignment.projection import project_doubly_stochastic
 from coset.assignment.sinkhorn import sinkhorn
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 laws = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**31)

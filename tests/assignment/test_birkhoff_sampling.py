@@ -8,7 +8,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from coset.assignment import birkhoff, project_doubly_stochastic, sample_birkhoff
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 laws = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**31)

@@ -10,8 +10,9 @@ import torch
 from lap_cases import check, scipy_value
 
 from coset import CosetError
-from coset.assignment import AssignmentError, Duals, solve
-from coset.assignment.costs import prepare
+from coset.assignment import Duals, solve
+from coset.assignment.problem import prepare
+from coset.core.errors import AssignmentError
 
 COST = torch.randn(40, 40, generator=torch.Generator().manual_seed(0))
 

@@ -12,7 +12,8 @@ import pytest
 import torch
 from lap_cases import FAMILIES, check
 
-from coset.assignment import AssignmentError, build, native, solve, solve_many
+from coset.assignment import build, native, solve, solve_many
+from coset.core.errors import AssignmentError
 
 SHAPES = [(1, 1), (9, 9), (40, 60), (60, 40), (150, 150)]
 

@@ -7,7 +7,8 @@ import pytest
 import torch
 from lap_cases import check
 
-from coset.assignment import AssignmentError, Assignments, solve, solve_many
+from coset.assignment import Assignments, solve, solve_many
+from coset.core.errors import AssignmentError
 
 
 @pytest.mark.parametrize("shape", [(50, 10, 10), (6, 40, 60), (6, 60, 40), (0, 3, 3), (4, 0, 0), (1, 70, 70)])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from coset.assignment.permanent import LARGEST, level, log_permanent, scale
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 laws = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**31)

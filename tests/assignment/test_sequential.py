@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coset.assignment.permanent import log_permanent
 from coset.assignment.sequential import log_proposal, sample_permutations
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 laws = settings(max_examples=25, deadline=None)
 seeds = st.integers(0, 2**31)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from coset.assignment import solve
 from coset.assignment.sinkhorn import _newton, sinkhorn
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 laws = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**31)

@@ -11,8 +11,8 @@ import torch
 from typer.testing import Result
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
 
 Run = Callable[..., Result]
 NET = "mlp:30-4-2"

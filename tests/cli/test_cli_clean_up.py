@@ -14,9 +14,10 @@ from flow_populations import NET, Run, complaint, report
 
 import coset
 from coset.cli import runs
-from coset.errors import CosetError
-from coset.inference.folder import RowFolder
-from coset.populations import chunk, population_file
+from coset.core.errors import CosetError
+from coset.populations import chunk
+from coset.populations import population as population_file
+from coset.training.folder import RowFolder
 
 WORDS = ("flow", "collect", "--model", NET, "--data", "breast-cancer", "--epochs", 1, "--chunk", 4)
 WORK = ("--work", "work", "-o", "nets.safetensors", "--json")
@@ -171,7 +172,7 @@ def test_chunks_without_any_network_are_of_no_use(
 def test_a_full_disk_for_a_checkpoint_is_an_error_of_the_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coset.inference.folder.atomic_write", lambda path: nullcontext(Path("/dev/full")))
+    monkeypatch.setattr("coset.training.folder.atomic_write", lambda path: nullcontext(Path("/dev/full")))
     with pytest.raises(OSError, match="No space left"):
         RowFolder(tmp_path).checkpoint({"run": torch.zeros(10_000)})
 

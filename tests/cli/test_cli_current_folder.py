@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-from coset.bench import process
+from bench import process
 
 Run = Callable[..., Result]
 TRAP = "from pathlib import Path\nPath('ran').touch()\nraise SystemExit('a file of the current folder was imported')\n"

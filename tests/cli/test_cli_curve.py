@@ -16,14 +16,14 @@ from typer.testing import Result
 
 import coset
 from coset import data, zoo
-from coset import state as states
-from coset.checkpoint import load_state, save_state
 from coset.cli import console
 from coset.cli.curve import Search, _watch, read
 from coset.cli.model import build
+from coset.core import state as states
+from coset.core.checkpoint import load_state, save_state
 from coset.data import DataSet, Split
-from coset.data.standardize import Standardization
-from coset.inference import Epoch
+from coset.data.dataset import Standardization
+from coset.training import Epoch
 
 Run = Callable[..., Result]
 NET = "mlp:64-8-10"
@@ -163,7 +163,7 @@ def test_a_stopped_search_goes_on(
 ) -> None:
     words = ("--epochs", 3, "--points", 3)
     whole = report(find(run, *words, "--json", out="whole"))
-    log = coset.inference.folder.RowFolder.log
+    log = coset.training.folder.RowFolder.log
 
     def late(self: Any, line: dict[str, Any]) -> None:
         if line["epoch"] == 3:
@@ -171,7 +171,7 @@ def test_a_stopped_search_goes_on(
         log(self, line)
 
     with monkeypatch.context() as patch:
-        patch.setattr("coset.inference.folder.RowFolder.log", late)
+        patch.setattr("coset.training.folder.RowFolder.log", late)
         result = find(run, *words)
     assert result.exit_code == 130 and result.stdout == ""
     assert "stopped: the same command goes on" in result.stderr and "Traceback" not in result.stderr
@@ -206,7 +206,7 @@ def test_pam_goes_on_from_a_permutation_that_moves_nothing(
     pair[0].save(folder / ENDS[1])
     words = ("--no-align", "--pam", "--epochs", 3, "--points", 2, "--set", "pam.epochs=1")
     with monkeypatch.context() as patch:
-        patch.setattr("coset.curves.pam._curve", stopped)
+        patch.setattr("coset.paths.pam._curve", stopped)
         assert find(run, *words).exit_code == 130
     assert (folder / "found/permutation-1.safetensors").exists()
     assert find(run, *words).exit_code == 0

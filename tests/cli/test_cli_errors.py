@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 from typer.testing import Result
 
-from coset.checkpoint import save_state
-from coset.errors import SymmetryError
-from coset.state import of
+from coset.core.checkpoint import save_state
+from coset.core.errors import SymmetryError
+from coset.core.state import of
 from coset.zoo import build
 
 Run = Callable[..., Result]

@@ -17,11 +17,11 @@ from typer.testing import Result
 
 import coset
 from coset import data, zoo
-from coset import state as states
 from coset.cli import console, methods
+from coset.core import state as states
 from coset.data import DataSet, Split
-from coset.data.standardize import Standardization
-from coset.inference import Epoch
+from coset.data.dataset import Standardization
+from coset.training import Epoch
 
 Run = Callable[..., Result]
 NET = "mlp:64-8-10"
@@ -194,7 +194,7 @@ def test_nothing_is_left_of_a_refused_run(run: Run, folder: Path, waves: DataSet
 def test_a_stopped_run_goes_on(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("--set", "epochs=3", "--replicas", 2)
     whole = report(run("fit", "--model", NET, "--data", "digits", "--method", "vi", "--out", "whole", *words, "--json"))
-    log = coset.inference.folder.RowFolder.log
+    log = coset.training.folder.RowFolder.log
 
     def stopped(self: Any, line: dict[str, Any]) -> None:
         if line["epoch"] == 3:
@@ -202,7 +202,7 @@ def test_a_stopped_run_goes_on(run: Run, folder: Path, monkeypatch: pytest.Monke
         log(self, line)
 
     with monkeypatch.context() as patch:
-        patch.setattr("coset.inference.folder.RowFolder.log", stopped)
+        patch.setattr("coset.training.folder.RowFolder.log", stopped)
         result = fit(run, "vi", *words)
     assert result.exit_code == 130 and result.stdout == ""
     assert "stopped: the same command goes on" in result.stderr and "Traceback" not in result.stderr

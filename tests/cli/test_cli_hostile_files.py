@@ -15,10 +15,10 @@ from torch import Tensor
 from typer.testing import Result
 
 import coset
-from coset import state as states
 from coset import zoo
-from coset.checkpoint import INDEX, load_state, save_state
-from coset.files import write_json
+from coset.core import state as states
+from coset.core.checkpoint import INDEX, load_state, save_state
+from coset.core.files import write_json
 from coset.symmetries.verify import generic
 
 Run = Callable[..., Result]

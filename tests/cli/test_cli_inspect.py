@@ -12,8 +12,8 @@ from torch import nn
 from typer.testing import Result
 
 import coset
-from coset.checkpoint import save_state
-from coset.state import allclose, of
+from coset.core.checkpoint import save_state
+from coset.core.state import allclose, of
 from coset.symmetries import symmetry as infer
 from coset.zoo import build
 

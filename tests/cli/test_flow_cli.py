@@ -17,21 +17,21 @@ from typer.testing import Result
 
 import coset
 from coset import data, zoo
-from coset import state as states
-from coset.checkpoint import save_state
 from coset.cli.flow_parts import Parts
 from coset.cli.flow_sample import asked
 from coset.cli.flow_watch import Watch, watching
+from coset.core import state as states
+from coset.core.checkpoint import save_state
 from coset.data import DataSet, Split
 from coset.flow import Architecture
 from coset.flow.base import initial_base
 from coset.flow.space import space
-from coset.inference import Epoch
 from coset.populations.diversity import diversity
-from coset.populations.ensembling import model_averages
+from coset.populations.model_averages import model_averages
 from coset.populations.novelty import novelty
 from coset.populations.pair_barriers import pair_barriers
 from coset.populations.scores import scores
+from coset.training import Epoch
 
 Run = Callable[..., Result]
 NET = "mlp:30-4-2"
@@ -229,7 +229,7 @@ def test_a_stopped_fit_goes_on(run: Run, folder: Path, nets: coset.Population, m
     fit(run, "--epochs", 3)
     whole = coset.Flow.load(folder / FLOW).sample(2, 2, generator=torch.Generator().manual_seed(0))
     (folder / FLOW).unlink()
-    log = coset.inference.folder.RowFolder.log
+    log = coset.training.folder.RowFolder.log
 
     def stopped(self: Any, line: dict[str, Any]) -> None:
         if line["epoch"] == 3:
@@ -238,7 +238,7 @@ def test_a_stopped_fit_goes_on(run: Run, folder: Path, nets: coset.Population, m
 
     words = ("--epochs", 3, "--work", "work", "--checkpoint-every", 1)
     with monkeypatch.context() as patch:
-        patch.setattr("coset.inference.folder.RowFolder.log", stopped)
+        patch.setattr("coset.training.folder.RowFolder.log", stopped)
         result = fit(run, *words)
     assert result.exit_code == 130 and not (folder / FLOW).exists()
     assert "stopped: the same command goes on in --work" in result.stderr
@@ -255,7 +255,7 @@ def test_whoever_stops_without_a_folder_hears_of_one(
     def stopped(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("coset.flow.api.learn", stopped)
+    monkeypatch.setattr("coset.flow.flow.learn", stopped)
     result = fit(run)
     assert result.exit_code == 130 and "stopped: with --work FOLDER it could go on" in result.stderr
 

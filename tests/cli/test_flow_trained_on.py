@@ -15,7 +15,7 @@ from coset.cli.flow_figure import spreads
 from coset.cli.flow_files import noise_of, split_of, trained_on
 from coset.cli.flow_measure import Measured
 from coset.data import DataSet, Split
-from coset.populations.ensembling import Averages
+from coset.populations.model_averages import Averages
 from coset.populations.novelty import Closeness, Novelty
 from coset.populations.scores import Scores
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
+from coset.core.errors import DataError
 from coset.data import DataSet, cifar, hashes, load, locate, mosaic, pickles
-from coset.errors import DataError
 
 
 def python2_pickle(value: dict[bytes, Any]) -> bytes:

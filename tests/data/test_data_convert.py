@@ -5,8 +5,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from coset.core.errors import DataError
 from coset.data import Split, as_split, load
-from coset.errors import DataError
 
 INPUTS, TARGETS = torch.arange(20.0).reshape(10, 2), torch.arange(10)
 

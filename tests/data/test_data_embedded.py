@@ -3,8 +3,8 @@ import pytest
 import torch
 from sklearn.datasets import load_breast_cancer, load_digits
 
+from coset.core.errors import DataError
 from coset.data import DataSet, load, names
-from coset.errors import DataError
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from coset.core.errors import DataError
 from coset.data import DataSet, download, hashes, idx, load, locate
-from coset.errors import DataError
 
 GENERATOR = np.random.default_rng(0)
 IMAGES = {part: GENERATOR.integers(0, 256, (n, 28, 28), np.uint8) for part, n in (("train", 30), ("t10k", 20))}

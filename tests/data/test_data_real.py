@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from coset.core.errors import DataError
 from coset.data import load
 from coset.data.regression import UCI_HASHES
-from coset.errors import DataError
 
 # What torchvision publishes for the packed files.
 PUBLISHED = {

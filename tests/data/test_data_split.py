@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from coset.core.errors import DataError
 from coset.data import Split
-from coset.errors import DataError
 
 
 def numbered(n: int) -> Split:

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
+from coset.core.errors import DataError
 from coset.data import load, locate, names
-from coset.errors import DataError
 
 FOLDER = "tiny-imagenet-200"
 # Not sorted, as in the release.

@@ -10,11 +10,11 @@ import coset
 from coset import zoo
 from coset.data import Split
 from coset.flow import matching, solvers
-from coset.flow.api import Flow
-from coset.flow.architecture import Architecture
+from coset.flow.field import Architecture
+from coset.flow.flow import Flow
 from coset.flow.matching import Matching
-from coset.inference import capture
 from coset.populations.population import Population
+from coset.training import capture
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)

@@ -5,15 +5,12 @@ import torch
 from torch import Tensor
 
 import coset
-from coset import state as states
 from coset import zoo
-from coset.flow.architecture import Architecture
+from coset.core import state as states
 from coset.flow.base import Base
-from coset.flow.field import Field, Prediction, units
+from coset.flow.field import Architecture, Field, Prediction, Standardize, units
 from coset.flow.space import Geometry, Space, space
-from coset.flow.standardize import Standardize
-from coset.weightspace.graph import neural_graph
-from coset.weightspace.wiring import Wiring
+from coset.weightspace.graph import Wiring, neural_graph
 
 
 def room(spec: str, geometry: Geometry) -> Space:
@@ -103,7 +100,7 @@ def test_statistics_of_many_networks_are_taken_some_at_a_time(monkeypatch: pytes
     graph = neural_graph({name: 1 + torch.randn(50, *x.shape) for name, x in own.template.items()}, wiring)
     whole, parts = Standardize(wiring), Standardize(wiring)
     whole.measure(graph)
-    monkeypatch.setattr("coset.flow.standardize.NUMBERS", 100)
+    monkeypatch.setattr("coset.flow.field.NUMBERS", 100)
     parts.measure(graph)
     for (name, one), other in zip(whole.named_parameters(), parts.parameters(), strict=True):
         assert torch.allclose(one, other, rtol=1e-6), name

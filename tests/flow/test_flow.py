@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
+from coset.core.errors import CosetError, StateError
+from coset.core.progress import Epoch
 from coset.data import Split
-from coset.errors import CosetError, StateError
-from coset.flow.api import Flow
-from coset.flow.architecture import Architecture
+from coset.flow.field import Architecture
+from coset.flow.flow import Flow
 from coset.flow.guidance import Guidance
 from coset.flow.matching import Matching
-from coset.inference.drive import Epoch
 from coset.populations.population import Population
 from coset.populations.scores import scores
 

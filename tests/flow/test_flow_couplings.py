@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 import coset
-from coset import state as states
 from coset import zoo
-from coset.errors import CosetError
+from coset.core import state as states
+from coset.core.errors import CosetError
 from coset.flow.base import Base
-from coset.flow.coupling import Independent, Training
+from coset.flow.matching import Independent, Training
 from coset.flow.space import Geometry, Space, space
 from coset.flow.transport import Transport, UnitDistances, refuse_many_conditions, squared_distances
 

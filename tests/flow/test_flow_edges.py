@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset import zoo
-from coset.errors import CosetError, StateError
+from coset.core import state as states
+from coset.core.errors import CosetError, StateError
+from coset.core.progress import Counted
 from coset.flow import Architecture, normal_starts
 from coset.flow.base import measured_base
 from coset.flow.space import space
 from coset.populations.population import Population
-from coset.progress import Counted
 
 SMALL = Architecture(width=16, depth=1, heads=2)
 BRIEF = coset.Matching(epochs=2, batch_size=16, warm_up=2)

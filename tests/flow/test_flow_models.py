@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
+from coset.core.errors import CosetError, ModelError, StateError
+from coset.core.progress import Epoch
 from coset.data import Split
-from coset.errors import CosetError, ModelError, StateError
-from coset.flow.api import Flow
-from coset.flow.architecture import Architecture
 from coset.flow.base import normal_starts
+from coset.flow.field import Architecture
+from coset.flow.flow import Flow
 from coset.flow.matching import Matching
 from coset.flow.space import Geometry, holding, space
-from coset.inference.drive import Epoch
 from coset.populations.population import Population
 
 SMALL = Architecture(width=16, depth=1, heads=2)

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
 from coset.flow import Architecture, Flow, Matching
-from coset.inference import drive
-from coset.inference.folder import RowFolder
 from coset.populations.population import Population
+from coset.training import loop as drive
+from coset.training.folder import RowFolder
 
 SETTINGS = Matching(epochs=3, batch_size=16, rate=1e-3, warm_up=2, noise=0.01, level=True, unseen=4)
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
 from coset.data import Split
 from coset.flow.base import Base
 from coset.flow.function_error import FunctionError

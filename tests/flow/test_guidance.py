@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
 from coset.data import Split
-from coset.flow.divergence import exact
 from coset.flow.guidance import Guidance, guided
+from coset.flow.likelihood import exact
 from coset.flow.solvers import Field, solve
 from coset.weightspace import Manifold
 

@@ -15,11 +15,9 @@ from scipy.special import kve
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset import zoo
-from coset.flow.importance import importance
-from coset.flow.posterior_density import log_likelihood, log_posterior
-from coset.flow.quotient_prior import quotient_log_prior
+from coset.core import state as states
+from coset.flow.importance import importance, log_likelihood, log_posterior, quotient_log_prior
 from coset.weightspace import Manifold, log_volume
 
 law = settings(deadline=None, derandomize=True, max_examples=25, suppress_health_check=list(HealthCheck))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from coset.flow.levels import INTERVALS, Levels
+from coset.flow.matching import INTERVALS, Levels
 
 
 def test_errors_of_all_times_come_to_count_one() -> None:

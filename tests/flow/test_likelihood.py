@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import coset
-from coset.flow import divergence
-from coset.flow.divergence import draw, exact, hutchinson
-from coset.flow.likelihood import log_prob, sample_with_log_prob
+from coset.flow import likelihood as divergence
+from coset.flow.likelihood import draw, exact, hutchinson, log_prob, sample_with_log_prob
 from coset.flow.solvers import Field, solve
 from coset.weightspace import Manifold
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 import coset
-from coset import state as states
 from coset import zoo
-from coset.errors import CosetError
+from coset.core import state as states
+from coset.core.errors import CosetError
 from coset.flow.base import Base, initial_base, measured_base
 from coset.flow.space import Geometry, Space, space
 from coset.weightspace import sphere

@@ -8,12 +8,12 @@ import torch
 
 import coset
 from coset import zoo
+from coset.core.errors import CosetError
+from coset.core.progress import Epoch
 from coset.data import Split
-from coset.errors import CosetError
-from coset.flow.api import Flow
-from coset.flow.architecture import Architecture
+from coset.flow.field import Architecture
+from coset.flow.flow import Flow
 from coset.flow.matching import Matching
-from coset.inference.drive import Epoch
 from coset.populations.population import Population
 
 SMALL = Architecture(width=32, depth=2, heads=2)

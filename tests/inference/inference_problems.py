@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from coset.data import Split
-from coset.inference.method import Problem
-from coset.inference.network import Network
-from coset.inference.randomness import Randomness
 from coset.solutions.likelihood import likelihood_of
+from coset.training.loop import Problem
+from coset.training.network import Network
+from coset.training.randomness import Randomness
 
 
 def problem(net: nn.Module, split: Split, rows: Sequence[int] = (0,)) -> Problem:

@@ -12,10 +12,10 @@ from torch.nn import functional as F
 import coset
 from coset import data, zoo
 from coset.cli import methods
+from coset.core.errors import CosetError, DataError
 from coset.data import Split
-from coset.errors import CosetError, DataError
-from coset.inference import Epoch
-from coset.inference.stepping import Stepping
+from coset.training import Epoch
+from coset.training.minibatches import Stepping
 
 ATTACK = coset.PGD(0.1, 3, 0.05)
 

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 import coset
+from coset.core.state import stack
 from coset.data import Split
-from coset.inference import Epoch, Method
-from coset.inference.network import Network
-from coset.state import stack
+from coset.training import Epoch, Method
+from coset.training.network import Network
 
 METHODS = [
     coset.SGLD(chains=2, epochs=6, burn_in=2, batch_size=16, rate=1e-3, noise=0.3),

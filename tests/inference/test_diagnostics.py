@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 
 def chains(phi: float, count: int, draws: int, width: int = 1, seed: int = 0) -> Tensor:

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 import coset
 from coset import data, zoo
-from coset import state as states
-from coset.checkpoint import load_state
+from coset.core import state as states
+from coset.core.checkpoint import load_state
+from coset.core.errors import CosetError, DataError, ModelError
 from coset.data import Split
-from coset.errors import CosetError, DataError, ModelError
-from coset.inference import Epoch, drive
-from coset.inference.folder import RowFolder
+from coset.training import Epoch
+from coset.training import loop as drive
+from coset.training.folder import RowFolder
 
 QUICK = coset.MAP(epochs=4, batch_size=16, rate=0.01)
 

@@ -15,15 +15,15 @@ from linear_posterior import NOISE, VARIANCE, Linear, assert_moments, draws
 from torch import Tensor, nn
 
 import coset
+from coset.core.errors import CosetError
 from coset.data import Split
-from coset.errors import CosetError
-from coset.inference import Epoch
-from coset.inference.leapfrog import Leapfrog
-from coset.inference.method import Problem
-from coset.inference.network import Network
+from coset.inference.hmc import Leapfrog
 from coset.inference.posterior import Point, Posterior
-from coset.inference.randomness import Randomness
 from coset.solutions.likelihood import Classification, Regression
+from coset.training import Epoch
+from coset.training.loop import Problem
+from coset.training.network import Network
+from coset.training.randomness import Randomness
 
 
 def quartic(w: Tensor) -> Point:

@@ -13,14 +13,15 @@ from torch.func import functional_call, hessian, jacrev
 from torch.nn import functional as F
 
 import coset
+from coset.core.errors import CosetError, ModelError
 from coset.data import Split
-from coset.errors import CosetError, ModelError
-from coset.inference import Epoch, curvature, kfac
+from coset.inference import curvature, kfac
 from coset.inference.curvature import Curvature, output_root
 from coset.inference.kfac import damped, kronecker
 from coset.inference.laplace import last_layer
-from coset.inference.network import Network
 from coset.solutions import Solution
+from coset.training import Epoch
+from coset.training.network import Network
 
 
 def classes(f: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ from linear_posterior import NOISE, VARIANCE, Linear, assert_moments, draws
 
 import coset
 from coset import data, zoo
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 
 @pytest.mark.parametrize(("momentum", "temperature"), [(0.0, 1.0), (0.7, 0.3)])

@@ -6,14 +6,14 @@ from linear_posterior import NOISE, VARIANCE, Linear, assert_moments, draws
 from torch import nn
 
 import coset
+from coset.core.errors import CosetError
 from coset.data import Split
-from coset.errors import CosetError
-from coset.inference import Epoch
-from coset.inference.method import Problem
-from coset.inference.network import Network
-from coset.inference.randomness import Randomness
 from coset.inference.sampling import Sampling
 from coset.solutions.likelihood import Regression
+from coset.training import Epoch
+from coset.training.loop import Problem
+from coset.training.network import Network
+from coset.training.randomness import Randomness
 
 
 @pytest.fixture(scope="module")

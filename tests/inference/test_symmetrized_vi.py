@@ -10,14 +10,14 @@ from torch.distributions import Normal
 
 import coset
 from coset import data, zoo
+from coset.core.errors import CosetError
 from coset.data import Split
-from coset.errors import CosetError
-from coset.inference.method import Problem
-from coset.inference.network import Network
-from coset.inference.randomness import Randomness
 from coset.inference.symmetrized_vi import _Symmetrized
 from coset.solutions.likelihood import likelihood_of
 from coset.symmetries import symmetry
+from coset.training.loop import Problem
+from coset.training.network import Network
+from coset.training.randomness import Randomness
 
 CPU = torch.device("cpu")
 ENTROPIES = ["infonce", "importance", "bethe", "exact"]

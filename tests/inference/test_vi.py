@@ -13,8 +13,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 import coset
+from coset.core.errors import CosetError
 from coset.data import Split
-from coset.errors import CosetError
 from coset.inference.vi import Variational
 
 

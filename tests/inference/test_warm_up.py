@@ -9,8 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coset.inference.dual_averaging import DualAveraging
-from coset.inference.warm_up import WarmUp, windows
+from coset.inference.hmc import DualAveraging, WarmUp, windows
 
 
 def test_windows_are_stans() -> None:

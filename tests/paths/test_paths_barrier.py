@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
+from coset.core import state as states
+from coset.core.errors import CosetError, DataError
 from coset.data import Split
-from coset.errors import CosetError, DataError
 from coset.paths import Barrier
 from coset.solutions import Solution
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from coset.errors import CosetError, StateError
+from coset.core.errors import CosetError, StateError
 from coset.paths import CURVES, Bezier, Chain, Curve, is_curve, load_curve
 from coset.solutions import Dirac, Ensemble, Gaussian
 

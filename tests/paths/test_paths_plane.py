@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
-from coset.errors import CosetError, DataError, ModelError, StateError
+from coset.core import state as states
+from coset.core.errors import CosetError, DataError, ModelError, StateError
 from coset.paths import Plane
-from coset.report.plane import contours
+from coset.plot.plane import contours
 
 Pair = tuple[Tensor, Tensor]
 Corners = list[dict[str, Tensor]]

@@ -7,9 +7,9 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from coset.paths import Barrier
-from coset.report import save
-from coset.report.barrier import barriers
-from coset.report.page import page
+from coset.plot import save
+from coset.plot.barrier import barriers
+from coset.plot.page import page
 
 T = (0.0, 0.5, 1.0)
 SURE = Barrier(T, (0.1, 1.0, 0.3), (0.9, 0.5, 0.8), (0.0, 0.0, 0.0))

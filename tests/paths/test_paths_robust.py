@@ -6,10 +6,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import coset
-from coset import state as states
+from coset.alignment.repair import recompute_norms
+from coset.core import state as states
+from coset.core.errors import CosetError, DataError
 from coset.data import Split
-from coset.errors import CosetError, DataError
-from coset.paths.repair import recompute_norms
 
 ATTACK = coset.PGD(0.1, 4, 0.04)
 

@@ -9,7 +9,7 @@ from scipy.linalg import sqrtm
 from torch import Tensor
 
 import coset
-from coset.errors import CosetError, StateError
+from coset.core.errors import CosetError, StateError
 
 
 def make(seed: int) -> coset.Gaussian:

@@ -12,8 +12,8 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
-from coset.errors import CosetError, StateError
+from coset.core import state as states
+from coset.core.errors import CosetError, StateError
 from coset.paths import Plane
 
 State = dict[str, Tensor]

@@ -17,17 +17,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from trainings import QUICK, KillError, clusters, mlp, stop_at
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
+from coset.core.errors import CosetError, ModelError, StateError
 from coset.data import Split
-from coset.errors import CosetError, ModelError, StateError
-from coset.inference import capture
-from coset.inference.randomness import Randomness
 from coset.populations import chunk as collecting_chunk
+from coset.populations.chunk import Collect
 from coset.populations.collect import collect
-from coset.populations.collect_settings import Collect
 from coset.populations.population import Population
 from coset.populations.shared_inputs import outputs_of_all
+from coset.training import capture
+from coset.training.randomness import Randomness
 
 
 def waves(n: int = 50) -> Split:

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 from trainings import QUICK, KillError, clusters, mlp, stop_at
 
-from coset import state as states
 from coset import zoo
-from coset.errors import CosetError, StateError
-from coset.inference import Epoch
-from coset.inference.folder import RowFolder
+from coset.core import state as states
+from coset.core.errors import CosetError, StateError
+from coset.populations.chunk import Collect
 from coset.populations.collect import collect
-from coset.populations.collect_settings import Collect
 from coset.populations.population import Population
+from coset.training import Epoch
+from coset.training.folder import RowFolder
 
 
 @pytest.mark.parametrize("every", [0, 2])

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset import zoo
-from coset.populations import agreement as agreements
+from coset.core import state as states
+from coset.populations import diversity as agreements
 from coset.populations import diversity as divergences
 from coset.populations import predictions as chunks
-from coset.populations.agreement import agreement, mistakes, overlaps
-from coset.populations.diversity import diversity
-from coset.populations.pairs import draw_pairs
+from coset.populations.diversity import agreement, diversity, mistakes, overlaps
+from coset.populations.pair_barriers import draw_pairs
 
 
 def population(model: nn.Module, n: int) -> dict[str, Tensor]:

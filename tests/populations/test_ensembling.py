@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
 from coset.populations import predictions as chunks
-from coset.populations.ensembling import model_averages
+from coset.populations.model_averages import model_averages
 
 
 def population(model: nn.Module, n: int, size: float = 1.0) -> dict[str, Tensor]:

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from coset.populations import grouping
-from coset.populations.grouping import group_size
+from coset.populations import chunk as grouping
+from coset.populations.chunk import group_size
 
 
 def test_weights_and_outputs_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,12 +15,11 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
 from coset.populations import nearest as search
-from coset.populations.nearest import nearest
+from coset.populations.nearest import nearest, trained, unit_vectors
 from coset.populations.novelty import Novelty, midpoints, novelty
-from coset.populations.unit_vectors import trained, unit_vectors
 
 State = dict[str, Tensor]
 law = settings(deadline=None, derandomize=True, max_examples=15)

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
 from coset.populations import pair_barriers as barriers
-from coset.populations.align_pairs import align_pairs
-from coset.populations.pair_barriers import pair_barriers
+from coset.populations.pair_barriers import align_pairs, pair_barriers
 
 
 def relatives(sizes: list[int], n: int) -> tuple[zoo.MLP, coset.Symmetry, dict[str, Tensor], tuple[Tensor, Tensor]]:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from coset.populations.patches import by_patches, multiplied
+from coset.populations.shared_inputs import by_patches, multiplied
 
 two = st.tuples(st.integers(1, 3), st.integers(1, 3))
 

@@ -15,10 +15,9 @@ from torch import Tensor
 
 import coset
 from coset import zoo
-from coset.checkpoint import save_state
-from coset.errors import StateError
+from coset.core.checkpoint import save_state, write_stream
+from coset.core.errors import StateError
 from coset.populations.population import Population
-from coset.stream import write_stream
 
 
 def make(n: int = 5, starts: bool = True, tied: bool = False) -> Population:

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
 from coset.populations import predictions as chunks
-from coset.populations.scores import scores
-from coset.populations.spread import LEVELS, spread
+from coset.populations.scores import LEVELS, scores, spread
 
 
 def population(model: nn.Module, n: int, seed: int = 0) -> dict[str, Tensor]:

@@ -14,10 +14,10 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 import coset
-from coset import state as states
 from coset import zoo
-from coset.errors import CosetError, StateError
-from coset.populations.sliced import sliced_wasserstein, squared_distances
+from coset.core import state as states
+from coset.core.errors import CosetError, StateError
+from coset.populations.sliced_wasserstein import sliced_wasserstein, squared_distances
 
 MODELS = {"relu": "mlp:2-4-1", "tanh": "mlp:2-4-1,activation=tanh"}
 

@@ -9,8 +9,8 @@ from torch import nn
 
 from coset import zoo
 from coset.data import Split
-from coset.inference import Epoch
-from coset.populations.collect_settings import Collect
+from coset.populations.chunk import Collect
+from coset.training import Epoch
 
 QUICK = Collect(epochs=3, batch_size=16, chunk=3, rate=0.05)
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
+from coset.core import state as states
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ import torch
 from torch import nn
 
 import coset
-from coset import state as states
 from coset import zoo
-from coset.errors import CosetError, SymmetryError
-from coset.orbits.nearest import nearest
-from coset.orbits.pairs import log_densities
-from coset.solutions.vectors import vectors
+from coset.core import state as states
+from coset.core.errors import CosetError, SymmetryError
+from coset.solutions.orbit_map import vectors
+from coset.solutions.overlap_estimators import log_densities, nearest
 from coset.symmetries import Symmetry, symmetry
 
 

@@ -5,8 +5,8 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
 from coset.solutions import outputs as module
 from coset.solutions.draws import share
 from coset.solutions.likelihood import Classification

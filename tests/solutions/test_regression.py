@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
-from coset.errors import CosetError, DataError, ModelError
+from coset.core import state as states
+from coset.core.errors import CosetError, DataError, ModelError
 from coset.solutions.likelihood import Classification, Regression, likelihood_of
 
 Pair = tuple[Tensor, Tensor]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
-from coset.errors import StateError
+from coset.core import state as states
+from coset.core.errors import StateError
 
 laws = settings(max_examples=25, deadline=None)
 

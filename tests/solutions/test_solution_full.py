@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
-from coset.errors import CosetError, StateError
+from coset.core import state as states
+from coset.core.errors import CosetError, StateError
 from coset.symmetries import Scaling, Symmetry
 from coset.symmetries.group import ScaledAxis
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
-from coset.errors import CosetError, StateError, SymmetryError
+from coset.core import state as states
+from coset.core.errors import CosetError, StateError, SymmetryError
 
 laws = settings(max_examples=20, deadline=None)
 SHAPES = {"w": (2, 3), "conv": (2, 1, 2), "b": (3,), "s": ()}

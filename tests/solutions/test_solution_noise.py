@@ -9,8 +9,8 @@ import torch
 from safetensors import safe_open
 
 import coset
-from coset.checkpoint import save_state
-from coset.errors import CosetError, StateError
+from coset.core.checkpoint import save_state
+from coset.core.errors import CosetError, StateError
 from coset.solutions import Solution
 from coset.symmetries import Symmetry
 

@@ -12,9 +12,9 @@ from scipy.stats import norm
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
-from coset.checkpoint import save_state
-from coset.errors import CosetError, StateError
+from coset.core import state as states
+from coset.core.checkpoint import save_state
+from coset.core.errors import CosetError, StateError
 from coset.solutions import Solution, as_solution
 from coset.symmetries import Element, Group, ScaledAxis, Scaling, Symmetry
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset import zoo
-from coset.errors import CosetError
+from coset.core import state as states
+from coset.core.errors import CosetError
 from coset.symmetries import Symmetry, symmetry
 
 

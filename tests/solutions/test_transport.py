@@ -13,8 +13,8 @@ from scipy.optimize import linear_sum_assignment, linprog
 from torch import Tensor
 
 import coset
-from coset import state as states
-from coset.errors import CosetError
+from coset.core import state as states
+from coset.core.errors import CosetError
 from coset.solutions import Solution
 
 laws = settings(max_examples=40, deadline=None)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
 from coset.symmetries import Symmetry
 from coset.symmetries.verify import generic
 from coset.weightspace.gauge import gauge

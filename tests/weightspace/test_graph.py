@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
+from coset.core import state as states
 from coset.symmetries import Symmetry
-from coset.symmetries.axes import Fixed, Product, Units
-from coset.symmetries.group import IndexSet
-from coset.weightspace.graph import neural_graph
-from coset.weightspace.wiring import Wiring
+from coset.symmetries.group import Fixed, IndexSet, Product, Units
+from coset.weightspace.graph import Wiring, neural_graph
 
 sys.path.append(str(Path(__file__).parents[1] / "symmetry"))
 from nets import FAMILIES

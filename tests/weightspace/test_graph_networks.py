@@ -11,12 +11,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import coset
-from coset.weightspace.graph import NeuralGraph, neural_graph
+from coset.weightspace.graph import NeuralGraph, Wiring, neural_graph
 from coset.weightspace.graph_network import GraphNetwork
 from coset.weightspace.pna import PNA
 from coset.weightspace.relational import RelationalTransformer
 from coset.weightspace.unit_transformer import UnitTransformer
-from coset.weightspace.wiring import Wiring
 
 Network = GraphNetwork | UnitTransformer
 Make = Callable[..., Network]

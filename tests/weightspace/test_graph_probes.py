@@ -6,7 +6,7 @@ import torch
 from graph_cases import make, symmetry
 from torch import Tensor, nn
 
-from coset import state as states
+from coset.core import state as states
 from coset.weightspace.probes import probes
 from coset.zoo import build
 

@@ -9,8 +9,7 @@ from torch import Tensor
 
 import coset
 from coset.weightspace.graph import neural_graph
-from coset.weightspace.tokens import TokenLayout
-from coset.weightspace.unit_transformer import EdgeReadout, InnerEdges, UnitTransformer
+from coset.weightspace.unit_transformer import EdgeReadout, InnerEdges, TokenLayout, UnitTransformer
 
 
 def test_a_token_is_incoming_weights_bias_and_outgoing_weights() -> None:

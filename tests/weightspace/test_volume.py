@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import state as states
 from coset import zoo
+from coset.core import state as states
 from coset.symmetries.verify import generic
 from coset.weightspace import Manifold, log_scales, log_volume
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from coset.errors import ModelError
+from coset.core.errors import ModelError
 from coset.zoo import GPT, MLP, GoogLeNet, ResNet, TinyTen, ViT, build, example_input, resnet20, resnet32
 
 # Small versions: one of each structure.

@@ -5,14 +5,8 @@ import pytest
 import torch
 from torch import nn
 
-from coset.errors import ModelError
-from coset.zoo import (
-    ChannelLayerNorm,
-    FilterResponseNorm,
-    ThresholdedLinearUnit,
-    make_activation,
-    make_norm,
-)
+from coset.core.errors import ModelError
+from coset.zoo import ChannelLayerNorm, FilterResponseNorm, ThresholdedLinearUnit, make_activation, make_norm
 
 
 @pytest.fixture

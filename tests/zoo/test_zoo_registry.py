@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from coset.errors import ModelError
+from coset.core.errors import ModelError
 from coset.zoo import (
     BUILTINS,
     GPT,

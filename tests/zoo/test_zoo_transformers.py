@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from coset.errors import ModelError
+from coset.core.errors import ModelError
 from coset.zoo import GPT, ViT
 from coset.zoo.gpt import CausalAttention, SwiGLU
 from coset.zoo.rope import Rope, rope_tables, rotate

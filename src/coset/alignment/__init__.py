@@ -1,12 +1,11 @@
 """Alignment: the element of a symmetry that brings one solution nearest to another."""
 
-from coset.alignment.api import align, align_many
+from coset.alignment.align import Activations, align, align_many
 from coset.alignment.driver import Match, maximise
 from coset.alignment.many import ManyMatch, barycenter
 from coset.alignment.merge import merge
-from coset.alignment.methods import Activations
+from coset.alignment.objective import Pair, Problem
 from coset.alignment.population import PopulationMatch
-from coset.alignment.problem import Pair, Problem
 from coset.alignment.signature import signature
 from coset.alignment.sinkhorn import Sinkhorn
 

@@ -8,14 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from coset import state as states
 from coset.alignment.driver import Progress
 from coset.alignment.sites import Kind, Site, places, same_pass, shown, sites, watch
 from coset.assignment import solve
-from coset.checks import State
+from coset.core import state as states
+from coset.core.functional import evaluation_mode
+from coset.core.state import State
 from coset.data import Data, as_split
 from coset.symmetries import Symmetry
-from coset.symmetries.trace import evaluation_mode
 
 # A unit whose variance is less than this much of its mean square is constant: float32 resolves no more.
 CONSTANT = 1e-12

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from coset.alignment.nodes import Node, PlainNode, nodes
-from coset.alignment.problem import Problem
+from coset.alignment.blocks import Node, PlainNode, nodes
+from coset.alignment.objective import Problem
 from coset.symmetries import Element
 
 logger = logging.getLogger(__name__)

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from coset.alignment.driver import Match, Progress, maximise
-from coset.alignment.precision import wide
-from coset.alignment.problem import Problem
-from coset.checks import State, is_coordinate
-from coset.errors import CosetError
+from coset.alignment.objective import Problem
+from coset.alignment.rescaling import wide
+from coset.core.errors import CosetError
+from coset.core.state import State, is_coordinate
 from coset.solutions import Dirac, Gaussian, Solution
 from coset.symmetries import Element, Symmetry
 

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from coset.alignment.api import Method, align_many
+from coset.alignment.align import Method, align_many
 from coset.alignment.driver import Progress
 from coset.alignment.many import ManyMatch, barycenter
-from coset.checks import State
+from coset.alignment.repair import repair
+from coset.core.errors import CosetError
+from coset.core.state import State
 from coset.data import Data
-from coset.errors import CosetError
-from coset.paths.repair import repair
 from coset.solutions import Dirac, Solution, as_solution
 from coset.symmetries import Symmetry
 

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset import state as states
+from coset.alignment.blocks import Node, PlainNode, nodes
 from coset.alignment.driver import LARGEST_SWEEPS, ROUNDING, maximise
-from coset.alignment.nodes import Node, PlainNode, nodes
-from coset.alignment.problem import Pair, Problem
+from coset.alignment.objective import Pair, Problem
 from coset.assignment import solve_many
-from coset.checks import State
+from coset.core import state as states
+from coset.core.state import State
 from coset.symmetries import Element, Symmetry
-from coset.symmetries.views import blocks
+from coset.symmetries.group import blocks
 
 # Scores computed at once.
 ENTRIES = 2**24

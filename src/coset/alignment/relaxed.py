@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from coset.assignment import solve, solve_many
-from coset.checks import State, is_coordinate
+from coset.core.state import State, is_coordinate
 from coset.symmetries import Element, Symmetry
-from coset.symmetries.views import Block, blocks
+from coset.symmetries.group import Block, blocks
 
 
 def act(sym: Symmetry, matrices: Mapping[str, Tensor], state: State) -> dict[str, Tensor]:

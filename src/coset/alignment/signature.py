@@ -7,12 +7,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from coset.alignment.methods import Activations
-from coset.alignment.precision import as_in
-from coset.checks import State, check, refuse_names
+from coset.alignment.align import Activations
+from coset.alignment.rescaling import as_in
+from coset.core.device import resolve
+from coset.core.state import State, check, refuse_names
 from coset.data import Data
 from coset.solutions import Solution
-from coset.solutions.device import resolve
 from coset.solutions.load import with_order
 from coset.symmetries import Symmetry
 

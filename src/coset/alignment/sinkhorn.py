@@ -12,17 +12,17 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coset import state as states
 from coset.alignment import relaxed
 from coset.alignment.driver import Match, Progress, maximise
-from coset.alignment.problem import Pair, Problem
+from coset.alignment.objective import Pair, Problem
 from coset.assignment.sinkhorn import sinkhorn
-from coset.checks import State, is_coordinate
+from coset.core import state as states
+from coset.core.errors import CosetError
+from coset.core.functional import evaluating
+from coset.core.state import State, is_coordinate
 from coset.data import Data, Split, as_split
-from coset.errors import CosetError
 from coset.solutions import Solution
-from coset.solutions.classification import as_logits, check_targets
-from coset.solutions.predictive import evaluating
+from coset.solutions.likelihood import as_logits, check_targets
 from coset.symmetries import Element, Symmetry
 
 Objective = Literal["l2", "midpoint", "random"] | Callable[[State], Tensor]

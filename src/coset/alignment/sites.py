@@ -16,14 +16,13 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from coset import state as states
-from coset.checks import State
-from coset.errors import ModelError
+from coset.core import state as states
+from coset.core.errors import ModelError
+from coset.core.functional import evaluation_mode
+from coset.core.state import State
 from coset.symmetries import Element, Fixed, Symmetry, Units
-from coset.symmetries.action import Action
-from coset.symmetries.axes import Axis, names
-from coset.symmetries.trace import evaluation_mode
-from coset.symmetries.views import blocks
+from coset.symmetries.group import Axis, blocks, names
+from coset.symmetries.symmetry import Action
 
 Kind = Literal["pre", "post", "other"]
 See = Callable[[int, Kind, Tensor], None]

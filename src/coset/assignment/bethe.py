@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from coset.assignment.errors import AssignmentError
 from coset.assignment.permanent import checked, level, scale, square
+from coset.core.errors import AssignmentError
 
 # A belief this close to certainty counts as certain: where G is a permutation, messages would grow forever.
 TINY = 1e-13

@@ -11,8 +11,8 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_bipartite_matching
 from torch import Tensor
 
-from coset.assignment.errors import AssignmentError
 from coset.assignment.sinkhorn import in_double
+from coset.core.errors import AssignmentError
 
 Array = NDArray[Any]
 

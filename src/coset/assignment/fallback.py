@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.assignment.batch import Batch
-from coset.assignment.costs import LARGEST, Array
+from coset.assignment.problem import LARGEST, Array, Batch
 
 
 def solve(batches: list[Batch], maximize: bool) -> None:

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coset.assignment import auction, fallback, native
-from coset.assignment.batch import Batch, form, permutations
-from coset.assignment.costs import Cost, allowed, prepare
-from coset.assignment.errors import AssignmentError
-from coset.assignment.result import Assignment, Assignments, Duals
+from coset.assignment.problem import Assignment, Assignments, Batch, Cost, Duals, allowed, form, permutations, prepare
+from coset.core.errors import AssignmentError
 
 Matrix = Tensor | NDArray[Any] | Sequence[Sequence[float]]
 

@@ -10,8 +10,8 @@ import os
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.assignment.batch import Batch
-from coset.assignment.errors import AssignmentError
+from coset.assignment.problem import Batch
+from coset.core.errors import AssignmentError
 
 VARIANTS = {"baseline": 0, "avx2": 1, "avx512": 2}
 SCIPY = "scipy"

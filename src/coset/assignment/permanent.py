@@ -7,8 +7,8 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from coset.assignment.errors import AssignmentError
 from coset.assignment.lap import solve_many
+from coset.core.errors import AssignmentError
 
 LARGEST = 16
 

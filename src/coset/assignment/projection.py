@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from coset.assignment.errors import AssignmentError
 from coset.assignment.sinkhorn import balance, in_double, solve_marginals, tangent
+from coset.core.errors import AssignmentError
 
 HALVINGS = 30
 

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from coset.assignment.errors import AssignmentError
 from coset.assignment.permanent import checked, level
+from coset.core.errors import AssignmentError
 
 # More sweeps leave the weights as they are.
 SWEEPS = 10

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from coset.assignment.errors import AssignmentError
+from coset.core.errors import AssignmentError
 
 SWEEPS = 10
 # Larger scores are approached by doubling from MODERATE. With sums less right than ROUGH, doubling loses the way.

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from coset import data
-from coset import state as states
 from coset.alignment import Match, Problem, maximise
 from coset.alignment import align as align_solutions
-from coset.alignment.problem import Pair
+from coset.alignment.objective import Pair
 from coset.cli import checkpoints, console, model, outputs
-from coset.errors import CosetError, ModelError
+from coset.core import state as states
+from coset.core.errors import CosetError, ModelError
 from coset.symmetries import Element, Symmetry, symmetry
-from coset.symmetries.replay import save_element
+from coset.symmetries.element_file import save_element
 from coset.symmetries.verify import TOLERANCE, difference, numbers
 
 

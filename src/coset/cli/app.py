@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,7 +32,7 @@ from coset.cli.options import (
     Split,
     networks,
 )
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 NO_MEMORY = ("can't allocate memory", "out of memory")
 
@@ -398,40 +399,27 @@ def demo(
     run(out, seed)
 
 
-@app.command(epilog="Example: coset bench symmetry --json")
-def bench(
-    name: Annotated[str | None, typer.Argument(help="Which one; without a name they are listed.")] = None,
-    json: Json = False,
-    seed: Seed = 0,
-) -> None:
-    """Measure coset beside other tools, in one run; tools that are not installed are named."""
-    from coset.cli.bench import run
+def add_plugins() -> None:
+    """Add the commands that other distributions bring.
 
-    run(name, seed, as_json=json)
+    Each entry point of the group `coset.commands` is a function that takes this app and adds its command. One that
+    cannot be loaded becomes a command that says so, since the others must not suffer from it.
+    """
+    for point in entry_points(group="coset.commands"):
+        try:
+            point.load()(app)
+        except Exception as error:
+            _add_broken(point, error)
 
 
-@app.command(
-    epilog="Example: coset reproduce gelberg2024/fig3 --scale short"
-    "\n\nExample: coset reproduce --redraw out/reproduce/gelberg2024-fig3-short.json"
-)
-def reproduce(
-    name: Annotated[str | None, typer.Argument(help="PAPER/FIGURE; without a name they are listed.")] = None,
-    list_all: Annotated[bool, typer.Option("--list", help="List all figures and tables.")] = False,
-    scale: Annotated[
-        str, typer.Option(help="smoke (half a minute), short (minutes on a CPU) or paper (the paper's own settings).")
-    ] = "smoke",
-    device: Device = "cpu",
-    out: Annotated[Path, typer.Option(help="Folder for the record, the picture, and parts to go on from.")] = Path(
-        "out/reproduce"
-    ),
-    redraw: Annotated[Path | None, typer.Option(help="Draw the picture of a record again: .json.")] = None,
-    seed: Seed = 0,
-    json: Json = False,
-) -> None:
-    """Reproduce a figure or table of a paper, and print what the paper says beside what was found."""
-    from coset.cli.reproduce import Request, run
+def _add_broken(point: EntryPoint, error: Exception) -> None:
+    def explain() -> None:
+        raise CosetError(f"The command {point.name} of {point.value} cannot be loaded: {error}.")
 
-    run(Request(None if list_all else name, scale, device, out, seed, None if list_all else redraw), as_json=json)
+    app.command(name=point.name, help="(cannot be loaded)")(explain)
+
+
+add_plugins()
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import typer
 from torch import Tensor
 
 from coset.cli import checkpoints, console
-from coset.symmetries.replay import load_element
+from coset.symmetries.element_file import load_element
 
 
 @dataclass(frozen=True)

@@ -14,19 +14,19 @@ import torch
 import typer
 
 from coset import data
-from coset import state as states
 from coset.alignment import align
-from coset.checkpoint import load_state
+from coset.alignment.repair import running_norms
 from coset.cli import checkpoints, console, outputs
 from coset.cli.align import Net, find
 from coset.cli.curve import REPAIRED, measured
 from coset.cli.evaluate import prepare
-from coset.errors import CosetError
-from coset.files import atomic_write
+from coset.core import state as states
+from coset.core.checkpoint import load_state
+from coset.core.errors import CosetError
+from coset.core.files import atomic_write
 from coset.paths import Barrier, barrier, geodesic, is_curve, load_curve
-from coset.paths.repair import running_norms
-from coset.report.barrier import barriers
-from coset.report.page import page
+from coset.plot.barrier import barriers
+from coset.plot.page import page
 from coset.solutions import Dirac
 
 NAIVE = "not aligned"

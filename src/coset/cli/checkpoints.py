@@ -7,12 +7,11 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
-from coset import state as states
-from coset.checkpoint import PICKLES, LazyState, load_state, open_state, save_state
-from coset.checks import refuse_names
 from coset.cli import console, outputs
-from coset.errors import CosetError, StateError
-from coset.stream import check_finite, write_like
+from coset.core import state as states
+from coset.core.checkpoint import PICKLES, LazyState, check_finite, load_state, open_state, save_state, write_like
+from coset.core.errors import CosetError, StateError
+from coset.core.state import refuse_names
 from coset.symmetries import Symmetry
 
 _LISTED = 4

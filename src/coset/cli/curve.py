@@ -14,24 +14,23 @@ from typing import Any
 import torch
 import typer
 
-from coset import state as states
-from coset.alignment.api import METHODS
-from coset.alignment.precision import as_in
+from coset.alignment.align import METHODS
+from coset.alignment.repair import running_norms
+from coset.alignment.rescaling import as_in
 from coset.cli import console, methods, outputs, runs
 from coset.cli.align import Net
 from coset.cli.evaluate import Task, prepare
-from coset.curves import PAM, Connect, find_curve
-from coset.curves.find import CURVE, OBJECTIVES
-from coset.errors import CosetError, StateError
-from coset.files import atomic_write
-from coset.inference import PGD, Epoch
-from coset.inference.folder import SETTINGS
-from coset.paths import Barrier, Curve, barrier, geodesic
-from coset.paths.repair import running_norms
-from coset.report.barrier import barriers
-from coset.report.page import page
-from coset.report.repeats import plural
-from coset.solutions import Dirac, Solution, evaluate, load
+from coset.core import state as states
+from coset.core.errors import CosetError, StateError
+from coset.core.files import atomic_write
+from coset.core.names import plural
+from coset.paths import PAM, Barrier, Connect, Curve, barrier, find_curve, geodesic
+from coset.paths.find_curve import CURVE, OBJECTIVES
+from coset.plot.barrier import barriers
+from coset.plot.page import page
+from coset.solutions import PGD, Dirac, Solution, evaluate, load
+from coset.training import Epoch
+from coset.training.folder import SETTINGS
 
 LINE, LEARNED = "straight line", "curve"
 ATTACKED = ", attacked"

@@ -13,18 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from coset import data, zoo
-from coset import state as states
 from coset.alignment import align, barycenter
+from coset.alignment.repair import recompute_norms
 from coset.cli import console, outputs
-from coset.inference import MAP, Epoch, fit
+from coset.core import state as states
+from coset.core.names import plural
+from coset.inference import MAP, fit
 from coset.paths import barrier, geodesic
-from coset.paths.repair import recompute_norms
-from coset.report import blocks, save
-from coset.report.barrier import barriers
-from coset.report.repeats import plural
+from coset.plot import blocks, save
+from coset.plot.barrier import barriers
 from coset.solutions import Dirac
 from coset.symmetries import Symmetry, symmetry
 from coset.symmetries.verify import difference
+from coset.training import Epoch
 
 # Batch norm on purpose: its statistics must move along with the units.
 MODEL = "resnet20:in_channels=1"

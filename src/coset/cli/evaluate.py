@@ -13,13 +13,13 @@ import typer
 from torch import nn
 
 from coset import data
-from coset import state as states
 from coset.cli import console, model
 from coset.cli.align import Net
-from coset.errors import CosetError, ModelError
+from coset.core import state as states
+from coset.core.errors import CosetError, ModelError
+from coset.core.functional import evaluating
 from coset.inference.elbo import elbo
 from coset.solutions import Gaussian, Solution, evaluate, load
-from coset.solutions.predictive import evaluating
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ import typer
 from coset.cli import console, methods, outputs, runs
 from coset.cli.align import Net
 from coset.cli.evaluate import Task, prepare
-from coset.inference import Adversarial, Epoch, Method, fit
-from coset.inference.attack import in_units_of
-from coset.inference.folder import METRICS, SOLUTION
-from coset.report.repeats import plural
+from coset.core.names import plural
+from coset.inference import Adversarial, fit
 from coset.solutions import evaluate
+from coset.solutions.attack import in_units_of
+from coset.training import Epoch, Method
+from coset.training.folder import METRICS, SOLUTION
 
 
 @dataclass(frozen=True)

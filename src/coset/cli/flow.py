@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from coset.cli.options import Arguments, Device, Inputs, Json, Model, Seed, Split
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 flow = typer.Typer(
     no_args_is_help=True,

@@ -16,12 +16,12 @@ from coset.cli.align import Net
 from coset.cli.evaluate import prepare
 from coset.cli.flow_files import described, symmetry_of
 from coset.cli.flow_watch import watching
-from coset.errors import CosetError
+from coset.core.errors import CosetError
+from coset.core.names import plural
 from coset.flow.base import normal_starts
 from coset.populations import Collect, Population, collect
 from coset.populations.collect import Draw
-from coset.populations.spread import spread
-from coset.report.repeats import plural
+from coset.populations.scores import spread
 
 
 @dataclass(frozen=True)

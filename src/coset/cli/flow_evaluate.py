@@ -18,12 +18,12 @@ from coset.cli.flow_figure import spreads
 from coset.cli.flow_files import net_of, noise_of, open_population, require_members, split_of, symmetry_of, trained_on
 from coset.cli.flow_measure import Measured, Measures
 from coset.cli.flow_watch import stoppable
-from coset.errors import CosetError
-from coset.files import atomic_write
+from coset.core.errors import CosetError
+from coset.core.files import atomic_write
+from coset.core.names import plural
+from coset.plot.page import page
 from coset.populations import Population
 from coset.populations.novelty import COUNT, NAMES, Novelty
-from coset.report.page import page
-from coset.report.repeats import plural
 
 LARGE = 1e4  # numbers from which on few digits tell enough
 

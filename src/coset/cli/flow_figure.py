@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from coset.plot.barrier import GRID, HEIGHT, INK, LINE, PANEL
+from coset.plot.figure import canvas
+from coset.plot.palette import HUES
 from coset.populations.novelty import NAMES, Novelty
-from coset.report.barrier import GRID, HEIGHT, INK, LINE, PANEL
-from coset.report.figure import canvas
-from coset.report.palette import HUES
 
 if TYPE_CHECKING:
     from coset.cli.flow_measure import Measured

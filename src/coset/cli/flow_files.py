@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from coset import state as states
 from coset import zoo
-from coset.checkpoint import open_state
 from coset.cli import model
 from coset.cli.align import Net
-from coset.errors import CosetError, StateError
-from coset.flow.api import Flow
+from coset.core import state as states
+from coset.core.checkpoint import open_state
+from coset.core.errors import CosetError, StateError
+from coset.flow.flow import Flow
 from coset.populations.population import Population
 from coset.solutions.load import FLOW, POPULATION
 from coset.symmetries import Symmetry, symmetry

@@ -17,12 +17,12 @@ from coset.cli.align import Net
 from coset.cli.evaluate import prepare
 from coset.cli.flow_files import net_of, open_population, require_members, split_of, symmetry_of
 from coset.cli.flow_watch import watching
-from coset.errors import CosetError
+from coset.core.errors import CosetError
+from coset.core.names import plural
 from coset.flow import Architecture, Flow, Matching
-from coset.flow.plan import Plan
-from coset.inference.fit import check_call
+from coset.flow.fitting import Plan
 from coset.populations import Population
-from coset.report.repeats import plural
+from coset.training.network import check_call
 
 
 @dataclass(frozen=True)

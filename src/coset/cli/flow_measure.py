@@ -14,19 +14,18 @@ from coset._version import __version__
 from coset.cli import runs
 from coset.cli.evaluate import Task
 from coset.cli.flow_records import from_record, to_record
-from coset.errors import CosetError
-from coset.inference.folder import digest as digest_of
-from coset.keep import digest, keep
+from coset.core.errors import CosetError
+from coset.core.progress import Counted
+from coset.core.resume import digest, keep
 from coset.populations import Population
-from coset.populations.agreement import overlaps
-from coset.populations.diversity import Diversity, diversity
-from coset.populations.ensembling import Averages, model_averages
+from coset.populations.diversity import Diversity, diversity, overlaps
+from coset.populations.model_averages import Averages, model_averages
 from coset.populations.nearest import Nearest, nearest
 from coset.populations.novelty import NOISE, Novelty, compared
 from coset.populations.pair_barriers import PairBarriers, pair_barriers
 from coset.populations.scores import Scores, scores
-from coset.progress import Counted
 from coset.symmetries import Symmetry
+from coset.training.folder import digest as digest_of
 
 T = TypeVar("T")
 

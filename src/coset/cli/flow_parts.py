@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from coset.errors import CosetError, StateError
+from coset.core.errors import CosetError, StateError
 from coset.populations import Population
 
 ASKED, RANDOMNESS = "asked", "randomness"

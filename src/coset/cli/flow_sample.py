@@ -14,21 +14,21 @@ from typing import Any
 import torch
 import typer
 
-from coset import state as states
 from coset.cli import console, model, outputs
 from coset.cli.align import Net
 from coset.cli.evaluate import prepare
 from coset.cli.flow_files import TRAINED, described, net_of, noise_of, open_flow, split_of, symmetry_of, trained_on
 from coset.cli.flow_parts import Parts, batches
 from coset.cli.flow_watch import Steps, stoppable
-from coset.errors import CosetError
+from coset.core import state as states
+from coset.core.errors import CosetError
+from coset.core.names import plural
+from coset.core.progress import Counted
 from coset.flow import Flow, Guidance
-from coset.flow.api import BATCH
+from coset.flow.flow import BATCH
 from coset.flow.likelihood import Divergence
 from coset.populations import Population
-from coset.populations.spread import spread
-from coset.progress import Counted
-from coset.report.repeats import plural
+from coset.populations.scores import spread
 
 ON_CPU = 64  # networks of a batch there, where larger ones are not faster: what is lost if the command is stopped
 EXAMPLES = 256  # that a guided flow is measured on at each step, so that the work does not grow with the data

@@ -13,11 +13,12 @@ from rich.console import Console
 from rich.table import Table
 
 from coset.cli import console, model, outputs
-from coset.errors import CosetError
-from coset.files import atomic_write
-from coset.report import FORMATS, blocks, moved_tensors, save, scalar_tensors, summary
-from coset.report.repeats import gather, label, owner, pattern, plural, span, tail
+from coset.core.errors import CosetError
+from coset.core.files import atomic_write
+from coset.core.names import gather, label, owner, pattern, plural, span, tail
+from coset.plot import FORMATS, blocks, save
 from coset.symmetries import FixedAxis, Group, Scaling, Symmetry, symmetry
+from coset.symmetries.summary import moved_tensors, scalar_tensors, summary
 
 ROWS = 30
 MEMBERS = 2

@@ -12,10 +12,10 @@ import typer
 
 from coset import data
 from coset.alignment import merge
-from coset.checkpoint import load_state, save_state
 from coset.cli import checkpoints, console, outputs
 from coset.cli.align import Net, find
-from coset.errors import CosetError
+from coset.core.checkpoint import load_state, save_state
+from coset.core.errors import CosetError
 from coset.solutions import Dirac, evaluate
 
 

@@ -8,8 +8,9 @@ from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from coset.errors import CosetError
-from coset.inference import HMC, MAP, SGHMC, SGLD, VI, Adversarial, DeepEnsemble, Laplace, Method, SymmetrizedVI
+from coset.core.errors import CosetError
+from coset.inference import HMC, MAP, SGHMC, SGLD, VI, Adversarial, DeepEnsemble, Laplace, SymmetrizedVI
+from coset.training import Method
 
 METHODS: dict[str, type[Method]] = {
     "map": MAP,

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset import state as states
 from coset import zoo
-from coset.checkpoint import load_state
 from coset.cli import console
-from coset.errors import ModelError
+from coset.core import state as states
+from coset.core.checkpoint import load_state
+from coset.core.errors import ModelError
 
 _SHAPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?:float|int<(?P<below>\d+)))?")
 _LISTED = 4

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 
 def check(option: str, path: Path | None, suffixes: Sequence[str], inputs: Sequence[Path | None]) -> None:

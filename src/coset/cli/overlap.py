@@ -10,14 +10,14 @@ from typing import get_args
 import torch
 import typer
 
-from coset import state as states
 from coset.cli import console, model
 from coset.cli.align import Net
 from coset.cli.evaluate import require_gaussian
-from coset.errors import CosetError
-from coset.orbits.choose import Entropy
-from coset.orbits.overlap import Overlap, overlap
+from coset.core import state as states
+from coset.core.errors import CosetError
 from coset.solutions import load
+from coset.solutions.overlap import Overlap, overlap
+from coset.solutions.overlap_estimators import Entropy
 from coset.symmetries import symmetry
 
 

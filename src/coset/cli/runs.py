@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 from coset.cli import console
-from coset.errors import CosetError
-from coset.inference.folder import METRICS, SETTINGS
+from coset.core.errors import CosetError
 from coset.populations.collect import CHUNKS, DivergedError
+from coset.training.folder import METRICS, SETTINGS
 
 Show = Callable[[str, float], None]
 """Called with a text and the number of epochs done."""

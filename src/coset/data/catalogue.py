@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
+from coset.core.errors import DataError
 from coset.data import cifar, embedded, idx, regression, tiny_imagenet
 from coset.data.dataset import DataSet
-from coset.errors import DataError
 
 _IMAGES = {
     "digits": embedded.digits,

@@ -7,8 +7,8 @@ import logging
 import urllib.request
 from pathlib import Path
 
-from coset.errors import DataError
-from coset.files import atomic_write
+from coset.core.errors import DataError
+from coset.core.files import atomic_write
 
 TIMEOUT = 30.0  # seconds without an answer
 

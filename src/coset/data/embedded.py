@@ -10,10 +10,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from coset.data.dataset import DataSet
+from coset.data.dataset import DataSet, Split, standardize
 from coset.data.images import image_set
-from coset.data.split import Split
-from coset.data.standardize import standardize
 
 # Of the 1442 training images, with pixels in [0, 1].
 DIGITS_MEAN, DIGITS_STD = (0.3051,), (0.3762,)

@@ -7,7 +7,7 @@ import hashlib
 import zlib
 from pathlib import Path
 
-from coset.errors import DataError
+from coset.core.errors import DataError
 
 # What was found good in this process, as (path, size, time of change, hash).
 _verified: set[tuple[Path, int, int, str]] = set()

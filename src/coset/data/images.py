@@ -9,9 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from coset.data.dataset import DataSet
-from coset.data.split import Split
-from coset.data.standardize import Standardization
+from coset.data.dataset import DataSet, Split, Standardization
 
 Labelled = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 """Pixels (n, channels, height, width) and labels (n,)."""

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from coset.errors import DataError
+from coset.core.errors import DataError
 
 SYSTEM = Path("/usr/share/datasets")  # Debian's dataset-fashion-mnist puts a folder fashion-mnist here
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coset.errors import DataError
+from coset.core.errors import DataError
 
 # What a plain numpy array is rebuilt from. Strings, lists, dicts and integers need no name; every
 # other name in a pickle is a call to code and is refused.

@@ -9,11 +9,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from coset.core.errors import DataError
 from coset.data import hashes, locate
-from coset.data.dataset import DataSet
-from coset.data.split import Split
-from coset.data.standardize import standardize
-from coset.errors import DataError
+from coset.data.dataset import DataSet, Split, standardize
 
 UCI_HASHES = {
     "boston": "sha256:00a5490b0d80eadfc928b1256c2aa3bd1c21dcd3477758a5b7a7a92d3f58ae69",

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from coset.core.errors import DataError
 from coset.data import locate
 from coset.data.dataset import DataSet
 from coset.data.images import Labelled, image_set
-from coset.errors import DataError
 
 FOLDER = "tiny-imagenet-200"
 

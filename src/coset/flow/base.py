@@ -10,12 +10,12 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from coset import state as states
-from coset.errors import CosetError
+from coset.core import state as states
+from coset.core.errors import CosetError
 from coset.flow.space import Space, holding, space
-from coset.inference.initialise import fresh
-from coset.inference.randomness import seeded
 from coset.symmetries import Symmetry
+from coset.training.initialise import fresh
+from coset.training.randomness import seeded
 from coset.weightspace import sphere
 
 LOOKS = 16  # at fresh models, to know their deviations

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 
 log = logging.getLogger(__name__)
 

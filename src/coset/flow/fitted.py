@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.checks import State, check, refuse_names
-from coset.errors import CosetError, StateError
+from coset.core.errors import CosetError, StateError
+from coset.core.state import State, check, refuse_names
 from coset.flow.base import Base
 from coset.flow.conditions import Conditions
 from coset.flow.field import Field

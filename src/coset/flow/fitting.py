@@ -5,39 +5,72 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from coset.alignment.api import align_many
+from coset.alignment.align import align_many
 from coset.alignment.population import PopulationMatch
-from coset.checks import State
+from coset.core.checks import check_choices, check_positive
+from coset.core.device import resolve
+from coset.core.errors import CosetError, StateError
+from coset.core.progress import Counted
+from coset.core.state import State
 from coset.data import Data, as_split
-from coset.errors import CosetError, StateError
 from coset.flow.base import Base, measured_base
 from coset.flow.conditions import Conditions, columns_of
-from coset.flow.coupling import Coupling, Independent, Training
-from coset.flow.field import Field, units
+from coset.flow.field import Architecture, Field, Prediction, Standardize, units
 from coset.flow.fitted import Fitted
 from coset.flow.function_error import FunctionError
-from coset.flow.matching import Learning, Matching, Part
-from coset.flow.plan import Plan
-from coset.flow.space import Space, holding, space
-from coset.flow.standardize import Standardize
+from coset.flow.matching import Coupling, Independent, Learning, Matching, Part, Training
+from coset.flow.space import Geometry, Space, holding, space
 from coset.flow.transport import Transport, refuse_many_conditions
-from coset.inference.drive import Progress, check_run, drive
-from coset.inference.fit import check_call
-from coset.inference.folder import RowFolder, open_folder
-from coset.inference.randomness import Randomness, seeded
 from coset.populations.population import Population
-from coset.progress import Counted
-from coset.solutions.device import resolve
 from coset.symmetries import Symmetry
+from coset.training.folder import RowFolder, open_folder
+from coset.training.loop import Progress, check_run, drive
+from coset.training.network import check_call
+from coset.training.randomness import Randomness, seeded
 from coset.weightspace.canonical import canonicalize
-from coset.weightspace.graph import neural_graph
-from coset.weightspace.wiring import Wiring
+from coset.weightspace.graph import Wiring, neural_graph
+
+Pairing = Literal["training", "ot", "independent"]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """geometry: see `coset.flow.space.Space`.
+
+    coupling: which start belongs to which network. "training": its own, which the population must know. "ot": the
+    closest of new ones in groups of `group`, modulo permutations if no hidden units meet. "independent": any.
+    architecture, predict: of the field; whether its network predicts velocities or end points.
+    conditions: labels of the population that samples can be asked for.
+    align: bring all networks in the order of the first one before; by default where the coupling is not "training".
+    """
+
+    geometry: Geometry = "geometric"
+    coupling: Pairing = "training"
+    architecture: Architecture = field(default_factory=Architecture)
+    predict: Prediction = "velocity"
+    conditions: tuple[str, ...] = ()
+    align: bool | None = None
+    group: int = 64
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_positive(self, "group")
+        if len(set(self.conditions)) < len(self.conditions):
+            raise CosetError(f"The conditions {', '.join(self.conditions)} name one twice.")
+        if self.align and self.coupling == "training":
+            raise CosetError("Networks that are coupled with their own starts keep their order: leave align out.")
+
+    @property
+    def aligns(self) -> bool:
+        return self.coupling != "training" if self.align is None else self.align
+
 
 log = logging.getLogger(__name__)
 

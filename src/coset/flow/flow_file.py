@@ -8,20 +8,17 @@ from pathlib import Path
 
 from torch import Tensor
 
-from coset.checkpoint import open_state
-from coset.errors import CosetError, StateError
-from coset.flow.architecture import Architecture
+from coset.core.checkpoint import open_state, write_stream
+from coset.core.errors import CosetError, StateError
 from coset.flow.base import Base
 from coset.flow.conditions import Conditions
-from coset.flow.field import Field
+from coset.flow.field import Architecture, Field, Standardize
 from coset.flow.fitted import Fitted
-from coset.flow.plan import Plan
+from coset.flow.fitting import Plan
 from coset.flow.space import space
-from coset.flow.standardize import Standardize
 from coset.solutions.load import FLOW as METADATA
-from coset.stream import write_stream
 from coset.symmetries import Symmetry
-from coset.weightspace.wiring import Wiring
+from coset.weightspace.graph import Wiring
 
 
 def write_flow(path: str | Path, plan: Plan, fitted: Fitted) -> None:

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import jvp, vmap
 
+from coset.core.errors import ModelError
+from coset.core.functional import functional_call
 from coset.data import Split
-from coset.errors import ModelError
 from coset.flow.space import Space
-from coset.functional import functional_call
-from coset.inference.folder import digest
 from coset.populations.shared_inputs import WeightsFirst
 from coset.solutions.likelihood import Classification, likelihood_of
+from coset.training.folder import digest
 
 INPUTS = 64  # that errors are measured on in a step
 

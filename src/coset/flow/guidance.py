@@ -10,13 +10,13 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from coset import state as states
-from coset.checks import State
+from coset.core import state as states
+from coset.core.errors import CosetError
+from coset.core.functional import evaluating
+from coset.core.state import State
 from coset.data import Data, Split, as_split
-from coset.errors import CosetError
 from coset.flow.solvers import Field
 from coset.solutions.likelihood import Likelihood, likelihood_of
-from coset.solutions.predictive import evaluating
 from coset.weightspace.manifold import Manifold
 
 Place = Literal["state", "endpoint"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,20 +14,97 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from coset.errors import CosetError
-from coset.flow.coupling import Coupling
+from coset.core.checks import check_choices, check_positive
+from coset.core.device import matmul_precision
+from coset.core.errors import CosetError
+from coset.core.progress import Counted
+from coset.flow.base import Base
 from coset.flow.field import Field
 from coset.flow.function_error import FunctionError
-from coset.flow.levels import Levels
-from coset.inference.capture import captured, release
-from coset.inference.method import Course
-from coset.inference.muon import Muon
-from coset.inference.network import Network
-from coset.inference.optimizers import Adam, Optimizer
-from coset.inference.randomness import Randomness
-from coset.inference.schedule import cosine
-from coset.inference.stepping import check_choices, check_positive, matmul_precision
-from coset.progress import Counted
+from coset.training.capture import captured, release
+from coset.training.loop import Course
+from coset.training.network import Network
+from coset.training.optimizers import Adam, Muon, Optimizer, cosine
+from coset.training.randomness import Randomness
+
+
+class Coupling(ABC):
+    """Pairs of a start and a network, [n, D] each, of which every epoch sees each network once.
+
+    ends: [N, D] the networks. conditions: [N, k] what is known about each, or None.
+    """
+
+    def __init__(self, ends: Tensor, conditions: Tensor | None) -> None:
+        self.ends, self.conditions = ends, conditions
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def refresh(self, generator: torch.Generator) -> None:  # noqa: B027 (most have nothing to do)
+        """What is done before each epoch."""
+
+    @abstractmethod
+    def starts(self, at: Tensor, generator: torch.Generator) -> Tensor:
+        """[n, D] the starts of the networks `at`."""
+
+    def pairs(self, at: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Starts, networks and conditions."""
+        conditions = None if self.conditions is None else self.conditions[at]
+        return self.starts(at, generator), self.ends[at], conditions
+
+
+class Independent(Coupling):
+    """Each time another draw from the base."""
+
+    def __init__(self, ends: Tensor, conditions: Tensor | None, base: Base) -> None:
+        super().__init__(ends, conditions)
+        self.base = base
+
+    def starts(self, at: Tensor, generator: torch.Generator) -> Tensor:
+        return self.base.draw(len(at), generator)
+
+
+class Training(Coupling):
+    """Where the network's own training began: paths cross less, and units keep their places."""
+
+    def __init__(self, ends: Tensor, conditions: Tensor | None, begun: Tensor) -> None:
+        super().__init__(ends, conditions)
+        self.begun = begun
+
+    def starts(self, at: Tensor, generator: torch.Generator) -> Tensor:
+        return self.begun[at]
+
+
+INTERVALS = 32
+KEPT = 0.99  # of what is remembered, at each step
+LEAST = 1e-12  # so that nothing is divided by zero
+
+
+class Levels:
+    """Weights w(t) = 1 / E[error | t], so that all times count alike.
+
+    Near its start a path hardly tells which network it leads to, so that errors of the best velocity are many times
+    those of later: without weights, their noise is most of the gradient. A weight that depends on time alone leaves the
+    velocity with the least error as it is. Karras et al. 2024 (Analyzing and improving the training dynamics of
+    diffusion models, Section 2.2) learn such weights; these are of running means in equal intervals of time, in which a
+    step has a share of its own of one in a hundred.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._sums, self._counts = torch.zeros(2, INTERVALS, device=device).unbind()
+
+    @property
+    def state(self) -> list[Tensor]:
+        """What it remembers."""
+        return [self._sums, self._counts]
+
+    def __call__(self, time: Tensor, errors: Tensor) -> Tensor:
+        """[n] the weights of errors [n] at times [n], which it remembers."""
+        at = (time * INTERVALS).long().clamp(max=INTERVALS - 1)
+        places = torch.nn.functional.one_hot(at, INTERVALS).to(errors)
+        for kept, new in ((self._sums, errors @ places), (self._counts, places.sum(0))):
+            kept.mul_(KEPT).add_(new)
+        return self._counts[at] / self._sums[at].clamp(min=LEAST)
 
 
 @dataclass(frozen=True)
@@ -34,8 +112,8 @@ class Matching:
     """How a flow is learned.
 
     epochs: passes over the population. optimizer: Muon moves the matrices of the field in all directions alike (see
-    `coset.inference.muon`). rate: the largest, after `warm_up` steps or a tenth of all, whichever is less, from where
-    it falls along a cosine; when None 0.02 for muon and 3e-4 for adam.
+    `coset.training.optimizers`). rate: the largest, after `warm_up` steps or a tenth of all, whichever is less, from
+    where it falls along a cosine; when None 0.02 for muon and 3e-4 for adam.
     average: of the weights that samples are drawn with, w' <- average w' + (1 - average) w. times: of the paths,
     uniform or Beta(1, 2), which is more often early. noise: deviation of points from their path, in units of the
     deviation of weights. function: weight of the error that a velocity makes in the outputs, where data are given (see

@@ -10,9 +10,9 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError
-from coset.inference.capture import captured
-from coset.progress import Counted
+from coset.core.errors import CosetError
+from coset.core.progress import Counted
+from coset.training.capture import captured
 from coset.weightspace.manifold import Manifold
 
 Field = Callable[[Tensor, Tensor], Tensor]

@@ -10,12 +10,12 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from coset import state as networks
-from coset.checks import State
-from coset.errors import CosetError, StateError
+from coset.core import state as networks
+from coset.core.errors import CosetError, StateError
+from coset.core.state import State
 from coset.symmetries import Symmetry
 from coset.weightspace.chart import OFF_SPHERE
-from coset.weightspace.factors import unit_norms
+from coset.weightspace.gauge import unit_norms
 from coset.weightspace.manifold import Manifold, manifold
 
 Geometry = Literal["euclidean", "normalized", "geometric"]

@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from coset.assignment import solve_many
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 from coset.flow.base import Base
-from coset.flow.coupling import Coupling
+from coset.flow.matching import Coupling
 from coset.flow.space import Space
-from coset.weightspace.graph import neural_graph
-from coset.weightspace.tokens import TokenLayout
-from coset.weightspace.wiring import Wiring
+from coset.weightspace.graph import Wiring, neural_graph
+from coset.weightspace.unit_transformer import TokenLayout
 
 FEWEST = 8  # networks of one condition on the average
 ENTRIES = 2**24  # distances of units in memory at once

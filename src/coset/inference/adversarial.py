@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from coset.inference.attack import PGD, perturb
 from coset.inference.map import MAP, Training
-from coset.inference.method import Problem, Run
+from coset.solutions.attack import PGD, perturb
+from coset.training.loop import Problem, Run
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from coset.errors import ModelError
-from coset.functional import functional_call
-from coset.inference.network import Network, Tensors
+from coset.core.errors import ModelError
+from coset.core.functional import functional_call
+from coset.training.network import Network, Tensors
 
 BUDGET = 2**25  # numbers held for a chunk of examples
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 from coset.inference.map import MAP
-from coset.inference.method import Method, Problem, Run
 from coset.solutions import Ensemble, Mixture, Solution
+from coset.training.loop import Method, Problem, Run
 
 
 @dataclass(frozen=True)

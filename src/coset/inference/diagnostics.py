@@ -11,9 +11,9 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from coset.errors import CosetError
+from coset.core.device import resolve
+from coset.core.errors import CosetError
 from coset.solutions import Ensemble
-from coset.solutions.device import resolve
 from coset.solutions.draws import share
 from coset.solutions.likelihood import Classification, Likelihood, Regression, log_softmax
 from coset.solutions.predictive import BATCH, evaluated

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from coset.core.device import resolve
+from coset.core.errors import CosetError
+from coset.core.state import distinct
 from coset.data import Data, as_split
-from coset.errors import CosetError
-from coset.orbits.choose import Entropy
-from coset.orbits.overlap import Overlap, overlap
-from coset.solutions.device import resolve
 from coset.solutions.draws import share
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.likelihood import likelihood_of
+from coset.solutions.overlap import Overlap, overlap
+from coset.solutions.overlap_estimators import Entropy
 from coset.solutions.predictive import BATCH, evaluated, require_numbers
 from coset.solutions.solution import Solution
-from coset.solutions.ties import distinct
 from coset.symmetries import Symmetry
 
 

@@ -9,22 +9,19 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from coset import state as states
-from coset.checks import State
+from coset.core import state as states
+from coset.core.device import resolve
+from coset.core.errors import CosetError, ModelError
+from coset.core.state import State
 from coset.data import Data, Split, as_split
-from coset.errors import CosetError, ModelError
-from coset.inference.capture import release
-from coset.inference.drive import Progress, check_run, drive
-from coset.inference.folder import RowFolder, RunFolder, digest, open_folder, unusual
-from coset.inference.initialise import fresh
-from coset.inference.method import Method, Problem
-from coset.inference.network import Network, batches
-from coset.inference.randomness import Randomness, Row, seeded
-from coset.inference.starts import Starts
 from coset.solutions import Solution
-from coset.solutions.device import resolve
 from coset.solutions.likelihood import likelihood_of
-from coset.solutions.predictive import evaluating
+from coset.training.capture import release
+from coset.training.folder import RowFolder, RunFolder, digest, open_folder, unusual
+from coset.training.initialise import Starts, fresh
+from coset.training.loop import Method, Problem, Progress, check_run, drive
+from coset.training.network import Network, batches, check_call
+from coset.training.randomness import Randomness, Row, seeded
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +72,9 @@ def fit(
     """Solutions of `method` from `replicas` independent initialisations and orders of the data, drawn from `seed`.
 
     The model says only what the network is: it is not changed, and training starts from fresh parameters (see
-    `coset.inference.initialise`). For a classification it returns logits (n, ..., classes) and the targets are
+    `coset.training.initialise`). For a classification it returns logits (n, ..., classes) and the targets are
     classes; for a regression it returns, and the targets are, (n, outputs) floating. `device` is the model's own unless
-    given. Same arguments, same result. Networks that can be are trained at once (see `coset.inference.network`).
+    given. Same arguments, same result. Networks that can be are trained at once (see `coset.training.network`).
 
     `starts` is a population to begin at in place of fresh parameters, samples of a flow for instance: a state of the
     model for each network, of which a replica takes one, or as many as it has chains or members, in turn.
@@ -152,15 +149,6 @@ def _combined(job: _Job, replica: int, found: list[Solution]) -> Solution:
 
 def _copy(index: int) -> str:
     return f"copy-{index}"
-
-
-def check_call(model: nn.Module, split: Split, device: torch.device) -> None:
-    """Find out before training that the model does not fit the data; on CUDA a wrong class kills the process."""
-    few = split.inputs[:2]
-    with evaluating(model, device) as ready:
-        likelihood = likelihood_of(split.targets)
-        outputs = likelihood.read(states.call(ready, states.of(ready), (few,)), model, len(few))
-        likelihood.check(outputs, split.targets)
 
 
 def _check_parameters(model: nn.Module) -> None:

@@ -3,23 +3,176 @@
 from __future__ import annotations
 
 import copy
+import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from coset.core.checks import check_choices, check_positive
+from coset.core.device import matmul_precision
+from coset.core.errors import CosetError
 from coset.data import Split
-from coset.errors import CosetError
-from coset.inference.chains import Chains, ensemble
-from coset.inference.leapfrog import Leapfrog
-from coset.inference.method import Problem, Run
-from coset.inference.network import Network
-from coset.inference.posterior import Posterior, require_noise
-from coset.inference.stepping import check_choices, check_positive, matmul_precision
-from coset.inference.warm_up import WarmUp, windows
+from coset.inference.posterior import Point, Posterior, require_noise
+from coset.inference.sampling import Chains, ensemble
 from coset.solutions import Solution
 from coset.solutions.likelihood import Classification
+from coset.training.capture import captured
+from coset.training.loop import Problem, Run
+from coset.training.network import Network
+
+GAMMA, DELAY, KAPPA = 0.05, 10, 0.75  # as in Hoffman & Gelman 2014 and in Stan
+BOLDER = 10  # the steps that are tried are drawn to so many times the first, since short ones cost more
+
+
+class DualAveraging:
+    """log e, for some chains (rows,), such that their mean acceptance becomes `target` (Hoffman & Gelman 2014, Eq. 6).
+
+    After m trajectories of acceptance a: h <- (1 - 1/(m + 10)) h + (target - a) / (m + 10),
+    log e = mu - sqrt(m) / 0.05 h, and the average that is used in the end,
+    log e' <- m^-0.75 log e + (1 - m^-0.75) log e'.
+    """
+
+    def __init__(self, step: Tensor, target: float) -> None:
+        """step: (rows,) float64, where to begin."""
+        self._target = target
+        self._count = torch.zeros_like(step)
+        self._mean = torch.zeros_like(step)
+        self._centre = torch.zeros_like(step)
+        self._log_step = torch.zeros_like(step)
+        self._log_average = torch.zeros_like(step)
+        self.state = [self._count, self._mean, self._centre, self._log_step, self._log_average]
+        self.restart(step)
+
+    def restart(self, step: Tensor) -> None:
+        """Forget the past, and begin at `step`."""
+        for x in (self._count, self._mean):
+            x.zero_()
+        self._log_step.copy_(step.log())
+        self._log_average.copy_(step.log())
+        self._centre.copy_(step.log() + math.log(BOLDER))
+
+    def update(self, acceptance: Tensor) -> None:
+        """Take in the acceptance (rows,) of a trajectory."""
+        self._count += 1
+        self._mean.lerp_(self._target - acceptance, 1 / (self._count + DELAY))
+        self._log_step.copy_(self._centre - self._count.sqrt() / GAMMA * self._mean)
+        self._log_average.lerp_(self._log_step, self._count**-KAPPA)
+
+    @property
+    def step(self) -> Tensor:
+        """To try next, (rows,)."""
+        return self._log_step.exp()
+
+    @property
+    def average(self) -> Tensor:
+        """To use from now on, (rows,)."""
+        return self._log_average.exp()
+
+
+FIRST_STEP = 0.01
+SHRINKAGE, SMALL = 5, 1e-3  # a variance of n draws counts n, and 1e-3 counts 5
+
+
+class WarmUp:
+    """For each chain by itself, as Stan does (reference manual, "HMC algorithm parameters").
+
+    step: (rows,) float64, by dual averaging. variance: (rows, p), the inverse of the diagonal mass: that of the
+    chain's own draws in a window, shrunk, after which the steps are adapted anew.
+    """
+
+    def __init__(self, start: Tensor, target: float, windows: list[tuple[int, int]], trajectories: int) -> None:
+        """start: (rows, p). target: the acceptance. trajectories: after so many the warm-up ends."""
+        self._windows, self._trajectories = windows, trajectories
+        self.step = torch.full((len(start),), FIRST_STEP, dtype=torch.float64, device=start.device)
+        self.variance = torch.ones_like(start)
+        self._averaging = DualAveraging(self.step, target)
+        self._mean, self._squares = (torch.zeros_like(start, dtype=torch.float64) for _ in range(2))
+        self.state = [self.step, self.variance, self._mean, self._squares, *self._averaging.state]
+
+    def update(self, done: int, weights: Tensor, acceptance: Tensor) -> None:
+        """Take in where trajectory number `done`, counted from 1, ended (rows, p), and its acceptance (rows,)."""
+        if done > self._trajectories:
+            return
+        self._averaging.update(acceptance)
+        for begin, end in self._windows:
+            if begin < done <= end:
+                self._take(weights, done - begin)
+            if done == end:
+                self._rescale(end - begin)
+        self.step.copy_(self._averaging.average if done == self._trajectories else self._averaging.step)
+
+    def _take(self, weights: Tensor, count: int) -> None:
+        """Welford's sums."""
+        if count == 1:
+            self._mean.zero_()
+            self._squares.zero_()
+        moved = weights - self._mean
+        self._mean += moved / count
+        self._squares += moved * (weights - self._mean)
+
+    def _rescale(self, count: int) -> None:
+        found = self._squares / (count - 1)
+        self.variance.copy_((count * found + SHRINKAGE * SMALL) / (count + SHRINKAGE))
+        self._averaging.restart(self._averaging.average)
+
+
+def windows(trajectories: int) -> list[tuple[int, int]]:
+    """Stan's windows (begin, end] of a warm-up, each about twice as long as the one before.
+
+    None in the first 75 trajectories, which travel, and in the last 50, which settle the step; in a warm-up of fewer
+    than 150 trajectories it is one window from 15 to 90 percent, and none at all in fewer than 20.
+    """
+    if trajectories < 20:
+        return []
+    if trajectories < 150:
+        return [(round(0.15 * trajectories), round(0.9 * trajectories))]
+    found, begin, size, last = [], 75, 25, trajectories - 50
+    while begin < last:
+        end = last if begin + 3 * size > last else begin + size
+        found.append((begin, end))
+        begin, size = end, 2 * size
+    return found
+
+
+class Leapfrog:
+    """Moves weights w and momenta r, each (rows, p), under H(w, r) = -log p(w) + sum_i s_i r_i^2 / 2.
+
+    density: weights to a `Point`. at: where the chains are, and momentum: r; both are changed in place.
+    step: (rows, 1), the length e of a step. variance: (rows, p), the inverse s of the diagonal mass.
+    """
+
+    def __init__(self, density: Callable[[Tensor], Point], start: Point) -> None:
+        self._density = density
+        self.at = start.clone()
+        self.momentum = torch.zeros_like(start.weights)
+        self.step = torch.ones_like(start.weights[:, :1])
+        self.variance = torch.ones_like(start.weights)
+        self._advance: Callable[[], None] | None = None
+
+    def run(self, steps: int) -> None:
+        """Some steps; captured at the first call, after which all has to stay where it is."""
+        if self._advance is None:
+            self._advance = captured(self._step, [*self.at.tensors, self.momentum], [], self.momentum.device)
+        for _ in range(steps):
+            self._advance()
+
+    def _step(self) -> None:
+        """r <- r + e/2 grad log p(w), w <- w + e s r, r <- r + e/2 grad log p(w) (Neal 2011, Eqs. 2.28 to 2.30)."""
+        self._kick()
+        self.at.weights.addcmul_(self.step * self.variance, self.momentum)
+        self.at.copy_(self._density(self.at.weights))
+        self._kick()
+
+    def _kick(self) -> None:
+        self.momentum.addcmul_(self.step, self.at.gradient, value=0.5)
+
+    def energy(self) -> Tensor:
+        """H, (rows,) float64."""
+        return (self.variance * self.momentum.square()).sum(1, dtype=torch.float64) / 2 - self.at.log_density
+
 
 DIVERGENT = 1000.0  # an error of the energy above which a trajectory has left the dynamics, as in Stan
 

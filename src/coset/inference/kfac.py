@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.nn import functional as F
 
-from coset.errors import ModelError
-from coset.functional import functional_call
+from coset.core.errors import ModelError
+from coset.core.functional import functional_call
 from coset.inference.curvature import BUDGET, Curvature, output_root
-from coset.inference.network import Network
+from coset.training.network import Network
 
 Layer = nn.Linear | nn.Conv2d
 Calls = list[tuple[str, Layer, Tensor, Tensor]]

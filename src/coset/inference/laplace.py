@@ -9,16 +9,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from coset.errors import CosetError, ModelError
+from coset.core.checks import check_choices, check_positive
+from coset.core.errors import CosetError, ModelError
+from coset.core.functional import evaluation_mode
 from coset.inference.curvature import Curvature
 from coset.inference.kfac import damped, kronecker
 from coset.inference.map import MAP
-from coset.inference.method import Method, Problem, Run
-from coset.inference.network import Network
-from coset.inference.stepping import check_choices, check_positive
 from coset.solutions import FullGaussian, Gaussian, KroneckerGaussian, Solution
 from coset.solutions.covariance import require_small
-from coset.symmetries.trace import evaluation_mode
+from coset.training.loop import Method, Problem, Run
+from coset.training.network import Network
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coset.inference.descent import Descending, Descent, check_decay
-from coset.inference.method import Method, Problem, Run
 from coset.solutions import Dirac, Solution
+from coset.training.loop import Method, Problem, Run
+from coset.training.minibatches import Descending, Descent, check_decay
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError
-from coset.inference.method import Method, Problem
+from coset.core.errors import CosetError
 from coset.solutions.likelihood import Classification, Likelihood
+from coset.training.loop import Method, Problem
 
 
 def log_prior(weights: Tensor, variance: float) -> Tensor:

@@ -4,20 +4,42 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError
-from coset.inference.chains import Chains, ensemble
-from coset.inference.method import Problem, Run
-from coset.inference.optimizers import Optimizer
+from coset.core.checks import check_choices, check_positive
+from coset.core.errors import CosetError
+from coset.core.state import owners, tie
 from coset.inference.posterior import log_prior, require_noise
-from coset.inference.schedule import cosine
-from coset.inference.stepping import Stepping, Stepwise, check_choices, check_positive
-from coset.solutions import Solution
+from coset.solutions import Ensemble, Solution
+from coset.training.loop import Method, Problem, Run
+from coset.training.minibatches import Stepping, Stepwise
+from coset.training.network import Network
+from coset.training.optimizers import Optimizer, cosine
+
+
+class Chains(Method):
+    """A method whose solution is an `Ensemble` of the draws of `chains` chains: all of the first, then the second's."""
+
+    chains: int
+
+    @property
+    def copies(self) -> int:
+        return self.chains
+
+    def combine(self, found: Sequence[Solution]) -> Solution:
+        parts = [one.population for one in found if isinstance(one, Ensemble)]
+        joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return Ensemble(tie(joined, owners(parts[0])), noise=found[0].noise)
+
+
+def ensemble(network: Network, draws: Tensor, noise: float | None) -> Ensemble:
+    """The draws (n, p) of a chain."""
+    return Ensemble(network.state(draws), noise=noise)
 
 
 class Thermal(Optimizer):

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError
-from coset.inference.method import Problem
+from coset.core.errors import CosetError
 from coset.inference.sampling import Sampler, Thermal
+from coset.training.loop import Problem
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.inference.method import Problem
 from coset.inference.sampling import Sampler, Thermal
+from coset.training.loop import Problem
 
 
 @dataclass(frozen=True)

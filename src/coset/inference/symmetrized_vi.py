@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError
-from coset.inference.method import Problem, Run
+from coset.core.errors import CosetError
 from coset.inference.vi import VI, Variational
-from coset.orbits import Entropy, OrbitMap, estimator
+from coset.solutions import Entropy, OrbitMap, estimator
 from coset.symmetries import Symmetry, symmetry
+from coset.training.loop import Problem, Run
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class SymmetrizedVI(VI):
     The solution is q: a network drawn from q_G is one drawn from q, but for the order of its units. At a temperature T
     the entropy, and so I, has the weight T.
 
-    entropy: how I is estimated (see `coset.orbits.estimators`). infonce: from `elements` - 1 uniform permutations
+    entropy: how I is estimated (see `overlap_estimators`). infonce: from `elements` - 1 uniform permutations
     (gelberg2024 Theorem 4.3); importance: from as many that are drawn where q is large; bethe: by Bethe permanents;
     exact: by exact ones, for sets of up to twelve units. The other settings are those of `VI`.
     """

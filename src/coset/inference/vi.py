@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coset.inference.descent import Descending, Descent
-from coset.inference.method import Method, Problem, Run
-from coset.inference.stepping import check_positive
+from coset.core.checks import check_positive
 from coset.solutions import Gaussian, Solution
+from coset.training.loop import Method, Problem, Run
+from coset.training.minibatches import Descending, Descent
 
 
 @dataclass(frozen=True)

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from coset.alignment.repair import recompute_norms
+from coset.core.device import resolve
+from coset.core.errors import CosetError
 from coset.data import Data, as_split
-from coset.errors import CosetError
-from coset.paths.repair import recompute_norms
 from coset.solutions import Dirac, Solution, metrics
-from coset.solutions.device import resolve
 from coset.solutions.evaluate import attacked, one_network
 from coset.solutions.predictive import BATCH, Influence, Prepare, predictive, seed_from
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from coset.inference.attack import PGD
+    from coset.solutions.attack import PGD
 
 Path = Callable[[float], Solution]
 
@@ -63,7 +63,7 @@ class Barrier:
     def plot(self) -> Figure:
         """Loss and accuracy along the path."""
         # Here, since a picture is the only thing for which a path needs matplotlib.
-        from coset.report.barrier import barriers
+        from coset.plot.barrier import barriers
 
         return barriers({"": self})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar
@@ -10,15 +11,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coset import state as states
-from coset.checkpoint import load_state, open_state, save_state
-from coset.checks import State, check
-from coset.errors import CosetError, StateError
+from coset.core import state as states
+from coset.core.checkpoint import load_state, open_state, save_state
+from coset.core.errors import CosetError, StateError
+from coset.core.state import State, check, owners, tie
 from coset.solutions import Dirac, Gaussian, Solution
 from coset.solutions.convert import as_gaussian
 from coset.solutions.load import CURVE as METADATA
-from coset.solutions.load import with_order
-from coset.solutions.ties import owners, tie
+from coset.solutions.load import KINDS, with_order
 
 
 class Curve(ABC):
@@ -120,3 +120,46 @@ def _product(deviations: list[Tensor], weights: Tensor) -> Tensor:
     wide = torch.stack([s.double() for s in deviations])
     powers = wide ** weights.to(wide.device).reshape(-1, *[1] * (wide.ndim - 1))
     return powers.prod(0).to(deviations[0].dtype)
+
+
+class Bezier(Curve):
+    """B_k(t) = C(n, k) t^k (1-t)^(n-k), the polynomials of Bernstein; with one control point tatro2020 Eq. 7.
+
+    Every B_k lies in [0, 1] on [0, 1], so the curve stays in the convex hull of its control points.
+    """
+
+    kind: ClassVar[str] = "bezier"
+
+    @staticmethod
+    def basis(t: Tensor, n: int) -> Tensor:
+        return torch.stack([math.comb(n, k) * t**k * (1 - t) ** (n - k) for k in range(n + 1)], -1)
+
+
+class Chain(Curve):
+    """B_k(t) = max(1 - |n t - k|, 0): straight from each control point to the next, in equal times."""
+
+    kind: ClassVar[str] = "chain"
+
+    def __call__(self, t: float) -> Solution:
+        if not 0 <= t <= 1:
+            raise CosetError(f"A Chain goes from t = 0 to 1, not to {t}.")
+        return super().__call__(t)
+
+    @staticmethod
+    def basis(t: Tensor, n: int) -> Tensor:
+        return torch.stack([(1 - (n * t - k).abs()).clamp(min=0) for k in range(n + 1)], -1)
+
+
+CURVES: dict[str, type[Curve]] = {kind.kind: kind for kind in (Bezier, Chain)}
+
+
+def load_curve(path: str | Path, device: str | torch.device = "cpu") -> Curve:
+    """The curve that `Curve.save` or `coset curve` wrote to `path`."""
+    kind, parts = read(path, device)
+    try:
+        points = [KINDS[own["kind"]].unpack(own, tensors) for own, tensors in parts]
+        return CURVES[kind](*points)
+    except (KeyError, TypeError) as error:
+        raise StateError(
+            f"{path} holds a curve that cannot be read ({error!r}): it was written by another version, or changed."
+        ) from error

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from coset import state as states
-from coset.checks import State, check
-from coset.errors import CosetError
+from coset.core import state as states
+from coset.core.errors import CosetError
+from coset.core.state import State, check, owners, tie
 from coset.solutions import Dirac, Ensemble, FullGaussian, Gaussian, Solution, as_solution
-from coset.solutions.bures import coupled
 from coset.solutions.convert import as_fulls, as_gaussian, common_roots, no_closed_form
-from coset.solutions.matching import match
-from coset.solutions.ties import owners, tie
+from coset.solutions.wasserstein import coupled, match
 
 PURPOSE = "A geodesic"
 

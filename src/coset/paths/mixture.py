@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coset.checks import State, check
-from coset.errors import CosetError
+from coset.core.errors import CosetError
+from coset.core.state import State, check
 from coset.solutions import Mixture, Solution, as_solution
 
 

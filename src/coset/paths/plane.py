@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import nn
 
-from coset import state as states
-from coset.checks import State, check, is_coordinate
+from coset.core import state as states
+from coset.core.device import resolve
+from coset.core.errors import CosetError, ModelError
+from coset.core.functional import evaluating
+from coset.core.state import State, check, is_coordinate
 from coset.data import Data, as_split
-from coset.errors import CosetError, ModelError
 from coset.paths.barrier import Path, repairer
 from coset.solutions import Solution
-from coset.solutions.device import resolve
 from coset.solutions.likelihood import Classification, likelihood_of
 from coset.solutions.load import with_order
 from coset.solutions.outputs import outputs, together
-from coset.solutions.predictive import BATCH, evaluating
+from coset.solutions.predictive import BATCH
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +73,7 @@ class Plane:
             "posterior": the log-likelihood, and also prior and posterior if there is a prior; "loss" or "accuracy"
         """
         # Here, since a picture is the only thing for which a plane needs matplotlib.
-        from coset.report.plane import contours
+        from coset.plot.plane import contours
 
         return contours(self, labels, what=what)
 

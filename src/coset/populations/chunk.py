@@ -3,25 +3,161 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from coset import state as states
+from coset.core import state as states
+from coset.core.checks import check_choices, check_positive
+from coset.core.device import matmul_precision
+from coset.core.errors import CosetError, ModelError
+from coset.core.functional import functional_call, refuse_shared_modules
+from coset.core.state import State, members
 from coset.data import Split
-from coset.errors import CosetError, ModelError
-from coset.functional import refuse_shared_modules
-from coset.inference.capture import captured
-from coset.inference.stepping import matmul_precision
-from coset.populations.chunk_loss import Outputs, per_example
-from coset.populations.collect_settings import Collect
-from coset.populations.grouping import group_size
-from coset.populations.members import members
 from coset.populations.shared_inputs import outputs_of_all
-from coset.solutions.likelihood import likelihood_of
+from coset.solutions.likelihood import Classification, Likelihood, likelihood_of
+from coset.training.capture import captured
+from coset.training.optimizers import SCHEDULES, SGD, Adam, Optimizer
+
+
+@dataclass(frozen=True)
+class Collect:
+    """Each network minimises mean_i -log p(y_i | x_i, w) + weight_decay / 2 ||w||^2.
+
+    rate: the largest learning rate, when None 0.1 for sgd and 2e-3 for adam. momentum: of sgd.
+    batch_size: an epoch leaves out the examples that do not fill a batch, other ones each time.
+    schedule: of the learning rate, to zero (cosine), after a warm-up (onecycle), or constant.
+    precision: bfloat16 runs the model, not the parameters, in 16 bits; tf32 rounds the factors of matrix products on
+    CUDA. compile: let torch compile the model, which pays in long runs of convolutional networks on CUDA.
+    noise: standard deviation of the targets of a regression; 1 is half the squared error and a constant.
+    chunk: networks that are trained together, on the same minibatches.
+    every, skip: 0 keeps the networks at the end; k > 0 keeps every k-th iteration of every run after `skip` epochs.
+    """
+
+    RATES: ClassVar[dict[str, float]] = {"adam": 2e-3, "sgd": 0.1}
+
+    optimizer: Literal["adam", "sgd"] = "sgd"
+    rate: float | None = None
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    epochs: int = 25
+    batch_size: int = 128
+    schedule: Literal["cosine", "constant", "onecycle"] = "cosine"
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    compile: bool = False
+    noise: float = 1.0
+    chunk: int = 4096
+    every: int = 0
+    skip: int = 0
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_positive(self, "rate", "epochs", "batch_size", "noise", "chunk")
+        if not 0 <= self.momentum < 1:
+            raise CosetError(f"Collect: momentum must be in [0, 1), not {self.momentum!r}.")
+        if not 0 <= self.weight_decay < float("inf"):
+            raise CosetError(f"Collect: weight_decay must be finite and not negative, not {self.weight_decay!r}.")
+        if self.every < 0 or not 0 <= self.skip < self.epochs:
+            raise CosetError(
+                f"Collect: every must not be negative and skip be from 0 to epochs - 1, not {self.every!r} and "
+                f"{self.skip!r} of {self.epochs!r}."
+            )
+        if self.skip and not self.every:
+            raise CosetError("Collect: skip is for iterations that are kept: give every, too.")
+
+    def rates(self, total: int) -> list[float]:
+        """The rate of each of `total` steps."""
+        largest = self.RATES[self.optimizer] if self.rate is None else self.rate
+        return [largest * SCHEDULES[self.schedule](step / total) for step in range(total)]
+
+    def optimize(self, parameters: list[Tensor]) -> Optimizer:
+        """The optimizer of these parameters."""
+        return Adam(parameters) if self.optimizer == "adam" else SGD(parameters, self.momentum)
+
+    def keeps(self, iteration: int, steps: int) -> bool:
+        """Whether the networks after so many iterations, from 1, are kept; an epoch has `steps` of them."""
+        past = iteration - self.skip * steps
+        return past > 0 and past % self.every == 0 if self.every else iteration == self.epochs * steps
+
+
+# Numbers that a group holds, its weights and the outputs of its layers: what a processor's caches have room for, and
+# what keeps a GPU busy.
+HELD = {"cpu": 2**22, "cuda": 2**30}
+
+
+@torch.no_grad()
+def group_size(model: nn.Module, state: State, inputs: Tensor) -> int:
+    """How many networks like `state` to train at a time on a minibatch `inputs`: a power of two.
+
+    Then most groups of a chunk are of one size, for which a step is compiled once.
+    """
+    outputs = 0
+
+    def count(_: nn.Module, __: object, output: object) -> None:
+        nonlocal outputs
+        outputs += output.numel() if isinstance(output, Tensor) else 0
+
+    layers = [module for module in model.modules() if not any(module.children())]
+    handles = [layer.register_forward_hook(count) for layer in layers]
+    try:
+        functional_call(model, dict(state), (inputs,))
+    finally:
+        for handle in handles:
+            handle.remove()
+    held = outputs + sum(x.numel() for x in state.values())
+    most = max(HELD.get(inputs.device.type, HELD["cuda"]) // held, 1)
+    return 1 << (most.bit_length() - 1)
+
 
 Tensors = dict[str, Tensor]
+Outputs = Callable[[Tensors, Tensor], Tensor]
+"""Those (n, m, ...) of n networks on inputs (m, ...)."""
+
+
+def per_example(likelihood: Likelihood, outputs: Tensor, targets: Tensor, noise: Tensor) -> Tensor:
+    """-log p(y | x, w) of outputs (n, m, ...) for the same targets (m, ...): (n, m, ...)."""
+    if not isinstance(likelihood, Classification):
+        return -likelihood.log_prob(outputs, targets, noise)
+    # The same as log_prob; classes are few, and along the examples, which lie last in memory, this is faster.
+    wide = outputs.float() if outputs.element_size() < 4 else outputs
+    return F.cross_entropy(wide.movedim(-1, 1), targets.expand(len(outputs), *targets.shape), reduction="none")
+
+
+@torch.no_grad()
+def measure(
+    outputs: Outputs,
+    population: Tensors,
+    split: Split,
+    likelihood: Likelihood,
+    noise: Tensor,
+    batch_size: int,
+    at_once: int,
+) -> tuple[Tensor, Tensor | None]:
+    """The mean loss of each network over a split, (n,), and the accuracy of classifiers; `at_once` at a time."""
+    groups = [members(population, slice(k, k + at_once)) for k in range(0, states.size(population), at_once)]
+    found = [_measured(outputs, group, split, likelihood, noise, batch_size) for group in groups]
+    shares = [share for _, share in found if share is not None]
+    return torch.cat([loss for loss, _ in found]), torch.cat(shares) if shares else None
+
+
+def _measured(
+    outputs: Outputs, population: Tensors, split: Split, likelihood: Likelihood, noise: Tensor, batch_size: int
+) -> tuple[Tensor, Tensor | None]:
+    n, device = states.size(population), split.inputs.device
+    loss, right = (torch.zeros(n, dtype=torch.float64, device=device) for _ in range(2))
+    for inputs, targets in split.minibatches(batch_size, shuffle=False):
+        found = outputs(population, inputs)
+        loss += per_example(likelihood, found, targets, noise).flatten(1).sum(1)
+        if isinstance(likelihood, Classification):
+            right += (found.argmax(-1) == targets).flatten(1).sum(1)
+    count = len(split) * split.targets[0].numel()
+    if isinstance(likelihood, Classification):
+        return (loss / count).float(), (right / count).float()
+    return (loss / len(split)).float(), None
+
 
 # Steps after which the CPU waits for the device. It could ask for all of an epoch at once, and a checkpoint that it
 # asks for then would be written minutes later.

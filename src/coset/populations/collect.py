@@ -13,22 +13,67 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset import state as states
-from coset.checks import State
+from coset.core import state as states
+from coset.core.device import matmul_precision, resolve
+from coset.core.errors import CosetError, StateError
+from coset.core.progress import Counted, Epoch
+from coset.core.state import State, finite_rows, owners
 from coset.data import Data, Split, as_split
-from coset.errors import CosetError, StateError
-from coset.inference.capture import release
-from coset.inference.drive import Epoch, Progress
-from coset.inference.fit import check_call
-from coset.inference.folder import CHECKPOINT, SETTINGS, RowFolder, RunFolder, digest, open_folder, unusual
-from coset.inference.initialise import fresh
-from coset.inference.randomness import Randomness, seeded
-from coset.populations.chunk import Chunk, refuse_alone
-from coset.populations.collect_settings import Collect
-from coset.populations.kept import kept_population
-from coset.populations.population import Population
-from coset.progress import Counted
-from coset.solutions.device import resolve
+from coset.populations.chunk import Chunk, Collect, measure, refuse_alone
+from coset.populations.population import Population, once
+from coset.training.capture import release
+from coset.training.folder import CHECKPOINT, SETTINGS, RowFolder, RunFolder, digest, open_folder, unusual
+from coset.training.initialise import fresh
+from coset.training.loop import Progress
+from coset.training.network import check_call
+from coset.training.randomness import Randomness, seeded
+
+MEASURED = 2048  # examples by which each kept iteration is measured; all of them would take longer than the training
+
+
+def kept_population(chunk: Chunk, starts: Mapping[str, Tensor], seed: int, first: int) -> Population:
+    """One run after the other, numbered from `first`, without those that diverged at any kept iteration.
+
+    Labels are "run", "loss", "accuracy" of classifiers, and "iteration" if more than the end is kept. The examples
+    that kept iterations are measured by are drawn from the seed.
+    """
+    split, settings, model = chunk.split, chunk.settings, chunk.model
+    if settings.every:
+        split = split.subset(min(MEASURED, len(split)), torch.Generator().manual_seed(seed))
+    model.eval()
+    how = split, chunk.likelihood, chunk.noise, chunk.batch_size, chunk.at_once
+    with matmul_precision(settings.precision):
+        found = [measure(chunk.outputs, kept, *how) for kept in chunk.kept]
+    model.train()
+    finite = torch.stack([loss.isfinite() for loss, _ in found]).all(0)
+    for kept in chunk.kept:
+        for x in kept.values():
+            finite &= finite_rows(x)
+    runs = finite.nonzero().flatten()
+
+    times = len(chunk.kept)
+
+    def left(x: Tensor) -> Tensor:
+        """[n, ...] without those that diverged; not copied if none did."""
+        return x if len(runs) == len(x) else x[runs]
+
+    def joined(parts: list[Tensor]) -> Tensor:
+        """[n, ...] of each kept iteration as [runs * iterations, ...]."""
+        return left(parts[0]) if times == 1 else torch.stack([left(part) for part in parts], 1).flatten(0, 1)
+
+    labels = {"run": (runs + first).float().repeat_interleave(times), "loss": joined([loss for loss, _ in found])}
+    shares = [share for _, share in found if share is not None]
+    if shares:
+        labels["accuracy"] = joined(shares)
+    if settings.every:
+        labels["iteration"] = torch.tensor(chunk.iterations, device=runs.device).float().repeat(len(runs))
+    tied = owners(states.of(model))
+    return Population(
+        once(tied, lambda name: joined([kept[name] for kept in chunk.kept])),
+        once(tied, lambda name: left(starts[name]) if times == 1 else left(starts[name]).repeat_interleave(times, 0)),
+        labels,
+    )
+
 
 log = logging.getLogger(__name__)
 

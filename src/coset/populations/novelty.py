@@ -9,18 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coset import state as states
-from coset.checks import State, check
+from coset.core import state as states
+from coset.core.device import resolve
+from coset.core.errors import CosetError, StateError
+from coset.core.state import State, check, members
 from coset.data import Data, as_split
-from coset.errors import CosetError, StateError
-from coset.populations.agreement import overlaps
-from coset.populations.align_pairs import align_pairs
-from coset.populations.members import members
-from coset.populations.nearest import Nearest, nearest
-from coset.populations.pairs import draw_pairs
-from coset.populations.spread import Spread, spread
-from coset.populations.unit_vectors import trained
-from coset.solutions.device import resolve
+from coset.populations.diversity import overlaps
+from coset.populations.nearest import Nearest, nearest, trained
+from coset.populations.pair_barriers import align_pairs, draw_pairs
+from coset.populations.scores import Spread, spread
 from coset.symmetries import Symmetry
 from coset.weightspace.canonical import canonicalize
 
@@ -41,7 +38,7 @@ class Closeness:
 
     distance: [n] to the nearest modulo symmetry, in canonical coordinates (see `coset.populations.nearest`); index:
     [n], which one that is; agreement: [n], the largest overlap of its mistakes with those of any (see
-    `coset.populations.agreement`).
+    `coset.populations.diversity`).
     """
 
     distance: Tensor

@@ -9,18 +9,38 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coset import state as states
 from coset.alignment import PopulationMatch, align_many
-from coset.checks import State
+from coset.alignment.population import align_population
+from coset.core import state as states
+from coset.core.device import resolve
+from coset.core.errors import CosetError
+from coset.core.state import State, members
 from coset.data import Data, as_split
-from coset.errors import CosetError
-from coset.populations.align_pairs import align_pairs
-from coset.populations.members import members
-from coset.populations.pairs import draw_pairs
-from coset.populations.scores import scores
-from coset.populations.spread import Spread, spread
-from coset.solutions.device import resolve
-from coset.symmetries import Symmetry
+from coset.populations.scores import Spread, scores, spread
+from coset.symmetries import Element, Symmetry
+
+
+def draw_pairs(n: int, count: int, seed: int = 0) -> Tensor:
+    """[p, 2] pairs i != j of 0..n-1: all n (n - 1) / 2 of them if that is at most `count`, else `count` at random.
+
+    Random pairs are independent of each other, so that a mean over them has the usual standard error.
+    """
+    if n < 2 or count < 1:
+        raise CosetError(f"Cannot take {count} pairs of {n} networks: give two networks or more, and one pair or more.")
+    if n * (n - 1) // 2 <= count:
+        return torch.combinations(torch.arange(n), 2)
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.randint(n, (count,), generator=generator)
+    return torch.stack([first, (first + torch.randint(1, n, (count,), generator=generator)) % n], 1)
+
+
+def align_pairs(a: State, b: State, sym: Symmetry) -> Element:
+    """A batch of permutations g_k that make <a_k, g_k b_k> large, for every pair of members k of two populations.
+
+    On the device of b. With one group, or groups that share no tensor, that is the maximum.
+    """
+    return align_population(b, a, sym).element.to(next(iter(b.values())).device)
+
 
 PAIRS = 1024
 COORDINATES = 2**24  # of the networks between pairs, in memory at once

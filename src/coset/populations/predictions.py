@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from coset import state as states
-from coset.checks import State, check
-from coset.errors import StateError
-from coset.populations.members import members
+from coset.core import state as states
+from coset.core.errors import StateError
+from coset.core.functional import evaluating
+from coset.core.state import State, check, members
 from coset.populations.shared_inputs import outputs_of_all
 from coset.solutions.likelihood import Likelihood
 from coset.solutions.outputs import together
-from coset.solutions.predictive import BATCH, evaluating, require_numbers
+from coset.solutions.predictive import BATCH, require_numbers
 
 # Outputs of the model that are in memory at once, over all networks; and how many times that elsewhere than on a CPU,
 # where networks that run one by one take as long for a few examples as for many: they get as many times the batch.

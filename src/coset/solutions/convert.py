@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.core.errors import CosetError
+from coset.core.state import distinct
 from coset.solutions.coordinates import count, joined, slices
 from coset.solutions.covariance import require_small
 from coset.solutions.dirac import Dirac
@@ -12,7 +13,6 @@ from coset.solutions.full import FullGaussian
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.kronecker import KroneckerGaussian
 from coset.solutions.solution import Solution
-from coset.solutions.ties import distinct
 
 
 def as_gaussian(q: Dirac | Gaussian) -> Gaussian:

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from coset.checks import State, is_coordinate
-from coset.errors import StateError
-from coset.solutions.ties import distinct, owners
+from coset.core.errors import StateError
+from coset.core.state import State, distinct, is_coordinate, owners
 from coset.symmetries import Element, Symmetry
 
 

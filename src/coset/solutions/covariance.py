@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError, StateError
+from coset.core.errors import CosetError, StateError
 
 LARGEST = 20_000
 # Rounding spoils an n x n factorization by about n eps; below this many times that, nothing is left of a number.

@@ -8,9 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coset.checks import State, check, is_coordinate
+from coset.core.state import State, check, is_coordinate, owners, tie
 from coset.solutions.solution import Solution, checked_noise, require_count
-from coset.solutions.ties import owners, tie
 from coset.symmetries import Element, Symmetry
 
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset import state as states
-from coset.checks import State
-from coset.errors import CosetError
+from coset.core import state as states
+from coset.core.errors import CosetError
+from coset.core.state import State
 from coset.solutions.solution import Solution
 from coset.solutions.symmetrized import Symmetrized
 

@@ -8,13 +8,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coset.checks import State, check, is_coordinate
-from coset.errors import StateError
+from coset.core.errors import StateError
+from coset.core.state import State, check, distinct, is_coordinate, mean, owners, size, stack, tie, unstack
 from coset.solutions.coordinates import rows
 from coset.solutions.dirac import Dirac
 from coset.solutions.solution import Solution, checked_noise, require_count
-from coset.solutions.ties import distinct, owners, tie
-from coset.state import mean, size, stack, unstack
 from coset.symmetries import Element, Symmetry
 
 

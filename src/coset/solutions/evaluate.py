@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from coset.checks import State
+from coset.core.errors import CosetError
+from coset.core.state import State
 from coset.data import Data, Split, as_split
-from coset.errors import CosetError
 from coset.solutions import metrics
 from coset.solutions.dirac import Dirac
 from coset.solutions.load import as_solution
@@ -18,7 +18,7 @@ from coset.solutions.predictive import BATCH, predictive
 from coset.solutions.solution import Solution
 
 if TYPE_CHECKING:
-    from coset.inference.attack import PGD
+    from coset.solutions.attack import PGD
 
 
 @dataclass(frozen=True)

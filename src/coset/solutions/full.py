@@ -9,12 +9,11 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coset.checks import State, check
+from coset.core.state import State, check, distinct, owners, tie
 from coset.solutions.coordinates import agree_elsewhere, count, home, joined, moves, own_names, parted, slices
 from coset.solutions.covariance import Covariance, require_density, require_small
 from coset.solutions.gaussian import MEAN, Gaussian
 from coset.solutions.solution import Solution, checked_noise, require_count
-from coset.solutions.ties import distinct, owners, tie
 from coset.symmetries import Element, Symmetry
 
 COVARIANCE = "covariance"

@@ -8,11 +8,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coset.checks import State, check, is_coordinate
-from coset.errors import StateError
+from coset.core.errors import StateError
+from coset.core.state import State, check, distinct, is_coordinate, owners, tie
 from coset.solutions.coordinates import linear
 from coset.solutions.solution import Solution, checked_noise, require_count
-from coset.solutions.ties import distinct, owners, tie
 from coset.symmetries import Element, Symmetry
 
 MEAN, STD = "mean.", "std."  # before the names in a file

@@ -9,14 +9,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coset.checks import State, check
-from coset.errors import SymmetryError
+from coset.core.errors import SymmetryError
+from coset.core.state import State, check, owners, tie
 from coset.solutions.coordinates import agree_elsewhere, count, home, moves, own_names, slices
 from coset.solutions.covariance import Covariance, require_density, require_small
 from coset.solutions.full import FullGaussian
 from coset.solutions.gaussian import MEAN, Gaussian
 from coset.solutions.solution import Solution, checked_noise, require_count
-from coset.solutions.ties import owners, tie
 from coset.symmetries import Element, Symmetry
 
 ROWS, COLUMNS = "rows.", "columns."  # before the names in a file

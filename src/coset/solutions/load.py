@@ -6,13 +6,22 @@ from pathlib import Path
 
 import torch
 
-from coset.checkpoint import load_state, open_state
-from coset.checks import State, check
-from coset.errors import StateError
+from coset.core.checkpoint import load_state, open_state
+from coset.core.errors import StateError
+from coset.core.state import State, check
 from coset.solutions.dirac import Dirac
-from coset.solutions.kinds import KINDS
+from coset.solutions.ensemble import Ensemble
+from coset.solutions.full import FullGaussian
+from coset.solutions.gaussian import Gaussian
+from coset.solutions.kronecker import KroneckerGaussian
+from coset.solutions.mixture import Mixture
 from coset.solutions.solution import METADATA, Solution
 from coset.solutions.symmetrized import Symmetrized
+
+KINDS: dict[str, type[Solution]] = {
+    kind.kind: kind for kind in (Dirac, Gaussian, FullGaussian, KroneckerGaussian, Ensemble, Mixture, Symmetrized)
+}
+
 
 # Under these names files say that they hold something else than a solution.
 CURVE, POPULATION, FLOW = "coset.curve", "coset.population", "coset.flow"
@@ -26,7 +35,7 @@ OTHERS = {
 def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
     """The solution that `Solution.save` wrote to `path`; any other checkpoint is a Dirac.
 
-    Reads whatever `coset.checkpoint.load_state` reads.
+    Reads whatever `coset.core.checkpoint.load_state` reads.
     """
     path = Path(path)
     refuse_other(path)

@@ -9,11 +9,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coset import state as states
-from coset.checks import State, check
-from coset.errors import StateError
+from coset.core import state as states
+from coset.core.errors import StateError
+from coset.core.state import State, check, owners, tie
 from coset.solutions.solution import Solution, require_count
-from coset.solutions.ties import owners, tie
 from coset.symmetries import Element, Symmetry
 
 
@@ -99,7 +98,7 @@ class Mixture(Solution):
 
     @classmethod
     def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Mixture:
-        from coset.solutions.kinds import KINDS  # which lists this kind
+        from coset.solutions.load import KINDS  # which lists this kind
 
         parts = []
         for k, part in enumerate(description["parts"]):

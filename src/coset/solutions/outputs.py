@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from coset import state as states
-from coset.checks import State
+from coset.core import state as states
+from coset.core.state import State
 from coset.solutions.likelihood import Likelihood
 
 # Of the states that run at once: how many coordinates they have in all, and how many rows, states times examples, a

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -11,15 +10,70 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coset.checks import State
-from coset.errors import CosetError, ModelError
-from coset.solutions.averages import AverageProbs, AverageValues
-from coset.solutions.device import resolve
+from coset.core.device import resolve
+from coset.core.errors import CosetError, ModelError
+from coset.core.functional import evaluating
+from coset.core.state import State
 from coset.solutions.draws import Draws, share
 from coset.solutions.likelihood import Classification, Likelihood, Regression, likelihood_of, log_softmax, of_targets
+from coset.solutions.load import as_solution
 from coset.solutions.outputs import outputs, together
 from coset.solutions.solution import Solution
-from coset.symmetries.trace import evaluation_mode
+
+
+class AverageProbs:
+    """log sum_s v_s p_s from log p_s (states, examples, ..., classes); weights v: (draws,)."""
+
+    def __init__(self, weights: Tensor, n: int) -> None:
+        self.weights, self.n = weights, n
+        self.total: Tensor | None = None
+
+    def add(self, rows: slice, examples: slice, logs: Tensor) -> None:
+        """Take in the states `rows` on the examples."""
+        if self.total is None:
+            self.total = _filled(logs, self.n, -math.inf)
+        shares = self.weights[rows].log().to(logs).reshape(-1, *[1] * (logs.ndim - 1))
+        part = (logs + shares).logsumexp(0).double()
+        self.total[examples] = torch.logaddexp(self.total[examples], part)
+
+
+class AverageValues:
+    """sum_s v_s f_s and sum_s v_s (f_s - mean)^2 from f_s (states, examples, k); weights v: (draws,).
+
+    Sums are of the differences to the first state, so that a small variance is not lost beside a large mean.
+    """
+
+    def __init__(self, weights: Tensor, n: int) -> None:
+        self.weights, self.n = weights, n
+        self.first: Tensor | None = None
+
+    def add(self, rows: slice, examples: slice, values: Tensor) -> None:
+        """Take in the states `rows` on the examples."""
+        if self.first is None:
+            self.first, self.shift, self.square = (_filled(values, self.n, 0.0) for _ in range(3))
+        if rows.start == 0:
+            self.first[examples] = values[0].double()
+        moved = values.double() - self.first[examples]
+        v = self.weights[rows].to(moved)
+        self.shift[examples] += torch.einsum("s,s...->...", v, moved)
+        self.square[examples] += torch.einsum("s,s...->...", v, moved.square())
+
+    @property
+    def mean(self) -> Tensor:
+        """(n, k) float64."""
+        assert self.first is not None  # there is at least one state
+        return self.first + self.shift
+
+    @property
+    def variance(self) -> Tensor:
+        """(n, k) float64."""
+        return (self.square - self.shift.square()).clamp_min(0)
+
+
+def _filled(part: Tensor, n: int, value: float) -> Tensor:
+    """(n, ...) for parts (states, examples, ...)."""
+    return part.new_full((n, *part.shape[2:]), value, dtype=torch.float64)
+
 
 BATCH = 1024
 Prepare = Callable[[nn.Module, State], State]
@@ -137,15 +191,6 @@ def seed_from(generator: torch.Generator | None) -> int:
     return 0 if generator is None else int(torch.randint(2**62, (), generator=generator, device=generator.device))
 
 
-@contextmanager
-def evaluating(model: nn.Module, device: torch.device) -> Iterator[nn.Module]:
-    """The model in evaluation mode on `device`; a copy of it if it is elsewhere."""
-    if any(x.device != device for x in [*model.parameters(), *model.buffers()]):
-        model = copy.deepcopy(model).to(device)
-    with evaluation_mode(model):
-        yield model
-
-
 def _influence(draws: Draws, found: Tensor, logs: Tensor) -> Influence | None:
     """By the delta method, whose square sums to the variance of the loss.
 
@@ -173,3 +218,78 @@ def _spread(weights: Tensor, found: Tensor) -> float | None:
     losses = -found.flatten(1).mean(1, dtype=torch.float64)
     variance = (weights * (losses - weights @ losses).square()).sum() / (1 - weights.square().sum())
     return float(variance.sqrt())
+
+
+def predict(
+    q: State | Solution,
+    model: nn.Module,
+    x: Tensor,
+    samples: int = 128,
+    *,
+    batch_size: int = BATCH,
+    generator: torch.Generator | None = None,
+    device: str | torch.device | None = None,
+) -> Tensor:
+    """log p(class | x) = log mean_s softmax(model(x; w_s)) with w_s ~ q: (n, ..., classes) float64.
+
+    The model returns logits (n, ..., classes). A Dirac needs one evaluation, whatever `samples`. Without a generator
+    the noise is the same at each call. `device` is the solution's own unless given.
+    """
+    given = as_solution(q)
+    draws = share(given, samples)
+    if draws.noise is not None:
+        raise CosetError("This solution has noise, so its outputs are values and no classes: use coset.moments.")
+    where = resolve(device, given.mean)
+    average = AverageProbs(draws.weights.to(where), len(x))
+    with evaluated(draws, model, x, Classification(), batch_size, generator, where) as evaluations:
+        for rows, examples, logits in evaluations:
+            average.add(rows, examples, log_softmax(logits))
+    assert average.total is not None  # there is at least one state
+    require_numbers(average.total, model)
+    return average.total
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Of the predictive distribution of y at n inputs, each (n, k) float64.
+
+    mean: E[f(x; w)]; std: sqrt(epistemic^2 + E[noise^2]), of y; epistemic: the standard deviation of f(x; w) over
+    states w, zero for a Dirac.
+    """
+
+    mean: Tensor
+    std: Tensor
+    epistemic: Tensor
+
+
+def moments(
+    q: State | Solution,
+    model: nn.Module,
+    x: Tensor,
+    samples: int = 128,
+    *,
+    batch_size: int = BATCH,
+    generator: torch.Generator | None = None,
+    device: str | torch.device | None = None,
+) -> Moments:
+    """Mean and standard deviation of y = f(x; w) + noise * e with w ~ q and e ~ N(0, 1), from states drawn from `q`.
+
+    The model returns values (n, k), and `q` has a noise. A Dirac needs one evaluation, whatever `samples`. Without a
+    generator the draws are the same at each call. `device` is the solution's own unless given.
+    """
+    given = as_solution(q)
+    draws = share(given, samples)
+    noise = draws.noise
+    if noise is None:
+        raise CosetError(
+            "This solution has no noise, so the deviation of values is not known: give it, as in coset.Dirac(state, "
+            "noise=0.1), or use coset.predict for classes."
+        )
+    where = resolve(device, given.mean)
+    average = AverageValues(draws.weights.to(where), len(x))
+    with evaluated(draws, model, x, Regression(), batch_size, generator, where) as evaluations:
+        for rows, examples, values in evaluations:
+            average.add(rows, examples, values)
+    require_numbers(average.mean, model)
+    variance = average.variance
+    return Moments(average.mean, (variance + draws.weights @ noise.square()).sqrt(), variance.sqrt())

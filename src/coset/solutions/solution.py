@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coset.checkpoint import save_state
-from coset.checks import State, is_coordinate
-from coset.errors import StateError
-from coset.solutions.ties import distinct, owners
+from coset.core.checkpoint import save_state
+from coset.core.errors import StateError
+from coset.core.state import State, distinct, is_coordinate, owners
 from coset.symmetries import Element, Symmetry
 
 METADATA = "coset.solution"  # under this name a file says which solution it holds

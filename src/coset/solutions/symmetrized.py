@@ -10,16 +10,12 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from coset.checks import State, check, is_coordinate
-from coset.errors import CosetError, SymmetryError
-from coset.orbits import Entropy, Importance, OrbitMap, estimator
-from coset.orbits.estimators import Exact
-from coset.orbits.nearest import nearest
-from coset.orbits.pairs import log_densities
+from coset.core.errors import CosetError, SymmetryError
+from coset.core.state import State, check, distinct, is_coordinate, owners, tie
 from coset.solutions.gaussian import Gaussian
+from coset.solutions.orbit_map import OrbitMap, Vectors, vectors
+from coset.solutions.overlap_estimators import Entropy, Exact, Importance, estimator, log_densities, nearest
 from coset.solutions.solution import Solution, require_count
-from coset.solutions.ties import distinct, owners, tie
-from coset.solutions.vectors import Vectors, vectors
 from coset.symmetries import Element, Symmetry
 
 ELEMENTS = 512  # permutations that are drawn for a density which cannot be exact
@@ -73,7 +69,7 @@ class Symmetrized(Solution):
 
     def entropy(self) -> Tensor:
         """H(q) + I, with I the mutual information of a random element and the weights it moves."""
-        from coset.orbits.overlap import overlap  # it takes solutions
+        from coset.solutions.overlap import overlap  # it takes solutions
 
         entropy: Entropy = "importance" if _exact(self._vectors().orbit) is None else "exact"
         total: Tensor = self.q.entropy() + overlap(self.q, self.sym, entropy, SAMPLES).information
@@ -96,7 +92,7 @@ class Symmetrized(Solution):
 
     @classmethod
     def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Symmetrized:
-        from coset.solutions.kinds import KINDS  # which lists this kind
+        from coset.solutions.load import KINDS  # which lists this kind
 
         inner = description["q"]
         return cls(KINDS[inner["kind"]].unpack(inner, tensors), Symmetry.from_json(description["symmetry"]))

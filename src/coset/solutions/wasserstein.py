@@ -3,19 +3,64 @@
 import torch
 from torch import Tensor
 
-from coset.checks import State, check, is_coordinate
-from coset.solutions.bures import coupled, kronecker_cost
+from coset.assignment import solve
+from coset.core.errors import CosetError
+from coset.core.state import State, check, distinct, is_coordinate
 from coset.solutions.convert import as_fulls, as_gaussian, common_roots
+from coset.solutions.coordinates import rows
 from coset.solutions.dirac import Dirac
 from coset.solutions.ensemble import Ensemble
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.kronecker import KroneckerGaussian
 from coset.solutions.load import as_solution
-from coset.solutions.matching import match
 from coset.solutions.mixture import Mixture
 from coset.solutions.solution import Solution
 from coset.solutions.symmetrized import Symmetrized
-from coset.solutions.ties import distinct
+
+
+def coupled(first: Tensor, second: Tensor) -> Tensor:
+    """R1 U [n, k] for roots R0 and R1 [n, k]: x = R0 z and y = R1 U z are coupled at the least cost."""
+    left, _, right = torch.linalg.svd(second.T @ first)
+    turned: Tensor = second @ (left @ right)
+    return turned
+
+
+def kronecker_cost(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> Tensor:
+    """|R0 - R1 U|^2 for R0 = X x Y and R1 = X' x Y': the orthogonal factor is a Kronecker product too.
+
+    X x Y - X' x Y' = ((X - X') x (Y + Y') + (X + X') x (Y - Y')) / 2, and the two are orthogonal where |Y| = |Y'|.
+    """
+    (x0, y0), (x1, y1) = _normalized(*first), _normalized(*second)
+    if not (bool(y0.any()) and bool(y1.any())):
+        return x0.square().sum() + x1.square().sum()
+    x1, y1 = coupled(x0, x1), coupled(y0, y1)
+    parts = (x0 - x1).square().sum() * (y0 + y1).square().sum(), (x0 + x1).square().sum() * (y0 - y1).square().sum()
+    return (parts[0] + parts[1]) / 4
+
+
+def _normalized(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """(|y| x, y / |y|); (0, 0) where y is zero."""
+    size = torch.linalg.matrix_norm(y)
+    return x * size, y / size.where(size > 0, 1.0)
+
+
+def match(a: Ensemble, b: Ensemble, purpose: str) -> tuple[Tensor, Tensor]:
+    """(p, cost): member i of `a` goes to member p[i] of `b`, and the mean squared distance, a float64 scalar.
+
+    Transport between equal numbers of equal weights has an optimum that splits none of them (Birkhoff).
+    """
+    if len(a) != len(b):
+        raise CosetError(f"{purpose} needs ensembles of one size, not of {len(a)} and {len(b)} members.")
+    total = torch.zeros((len(a), len(a)), dtype=torch.float64)
+    for name in distinct(a.mean):
+        if is_coordinate(a.mean[name]):
+            x, y = (rows(q.population[name]) for q in (a, b))
+            # Without the product of matrices, which loses the digits of a small distance.
+            apart = torch.cdist(x, y.to(x.device), compute_mode="donot_use_mm_for_euclid_dist")
+            total = total.to(x.device) + apart.square()
+    found = solve(total, maximize=False).permutation
+    return found, total.gather(1, found[:, None]).mean()
+
 
 PURPOSE = "The Wasserstein distance"
 

@@ -10,11 +10,11 @@ from torch import Tensor
 from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
-from coset.symmetries.axes import COMPOSITES, Axis, Fixed, Units, layout
-from coset.symmetries.infer import Found, Inference, op_name
+from coset.symmetries.group import COMPOSITES, Axis, Fixed, Units, layout
 from coset.symmetries.tape import Exploded, Value
 from coset.symmetries.terms import Term, find, leaves, parts
 from coset.symmetries.trace import Trace
+from coset.symmetries.unify import Found, Inference, op_name
 
 TOLERANCE = 1e-3
 

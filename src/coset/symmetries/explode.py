@@ -10,8 +10,7 @@ import math
 from collections.abc import Sequence
 from itertools import pairwise
 
-from coset.symmetries.call import Call
-from coset.symmetries.tape import Exploded, Operand, Segment, Value, operand
+from coset.symmetries.tape import Call, Exploded, Operand, Segment, Value, operand
 from coset.symmetries.terms import Term, blocks, concat, edges, find, interleave, product, section, units
 
 

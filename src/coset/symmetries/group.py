@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,140 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from coset.errors import SymmetryError
+from coset.core.errors import SymmetryError
+
+
+@dataclass(frozen=True)
+class Units:
+    """The positions of a named index set."""
+
+    name: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Positions whose order matters."""
+
+    size: int
+
+
+@dataclass(frozen=True)
+class Product:
+    """Row-major pairs, first factor outermost."""
+
+    parts: tuple[Axis, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod([part.size for part in self.parts])
+
+
+@dataclass(frozen=True)
+class Concat:
+    """One block after the other."""
+
+    parts: tuple[Axis, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+
+@dataclass(frozen=True)
+class Interleave:
+    """Position j * K + k is position j of part k."""
+
+    parts: tuple[Axis, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+
+Axis = Units | Fixed | Product | Concat | Interleave
+COMPOSITES: dict[str, type[Product | Concat | Interleave]] = {
+    "product": Product,
+    "concat": Concat,
+    "interleave": Interleave,
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One occurrence of an index set on an axis of n positions.
+
+    coordinate
+        (n,) the unit at each position, -1 where the occurrence does not apply
+    stride
+        how far the position moves when the unit's number grows by one
+    """
+
+    name: str
+    coordinate: Tensor
+    stride: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Position = offset + sum over entries of stride * coordinate."""
+
+    offset: Tensor
+    entries: tuple[Entry, ...]
+
+    def to(self, device: torch.device) -> Layout:
+        entries = tuple(Entry(e.name, e.coordinate.to(device), e.stride) for e in self.entries)
+        return Layout(self.offset.to(device), entries)
+
+    def coordinate(self, name: str) -> Tensor | None:
+        """(n,) the unit of an index set at each position, if the axis has it everywhere at most once."""
+        found = [entry.coordinate for entry in self.entries if entry.name == name]
+        return torch.stack(found).amax(0) if found else None
+
+
+def names(axis: Axis) -> set[str]:
+    """The index sets that occur on an axis."""
+    if isinstance(axis, Units):
+        return {axis.name}
+    return set() if isinstance(axis, Fixed) else {name for part in axis.parts for name in names(part)}
+
+
+@functools.lru_cache(maxsize=4096)
+def layout(axis: Axis) -> Layout:
+    """Resolve an axis to its positions."""
+    n = axis.size
+    if isinstance(axis, Units):
+        return Layout(torch.zeros(n, dtype=torch.long), (Entry(axis.name, torch.arange(n), 1),))
+    if isinstance(axis, Fixed):
+        return Layout(torch.arange(n), ())
+    offset = torch.zeros(n, dtype=torch.long)
+    entries: list[Entry] = []
+    start = 0
+    for k, part in enumerate(axis.parts):
+        inner = layout(part)
+        if isinstance(axis, Product):
+            after = math.prod(later.size for later in axis.parts[k + 1 :])
+            repeats = n // (part.size * after)
+
+            def place(x: Tensor, after: int = after, repeats: int = repeats) -> Tensor:
+                return x.repeat_interleave(after).repeat(repeats)
+
+            offset += place(inner.offset) * after
+            entries += [Entry(e.name, place(e.coordinate), e.stride * after) for e in inner.entries]
+            continue
+        if isinstance(axis, Concat):
+            where = torch.arange(start, start + part.size)
+            shift, factor = start, 1
+        else:
+            where = torch.arange(k, n, len(axis.parts))
+            shift, factor = k, len(axis.parts)
+        offset[where] = inner.offset * factor + shift
+        for entry in inner.entries:
+            coordinate = torch.full((n,), -1, dtype=torch.long)
+            coordinate[where] = entry.coordinate
+            entries.append(Entry(entry.name, coordinate, entry.stride * factor))
+        start += part.size
+    return Layout(offset, tuple(entries))
 
 
 @dataclass(frozen=True)
@@ -206,3 +340,81 @@ class Element:
 
 def _joint(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
     return tuple(torch.broadcast_shapes(a, b))  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class Label:
+    """What a dimension of a block indexes: a set of units (empty: a fixed order), on an axis of the tensor."""
+
+    units: str
+    axis: int
+    size: int
+
+
+@dataclass(frozen=True)
+class Block:
+    """values: a dimension for each label, after `lead` others."""
+
+    values: Tensor
+    labels: tuple[Label, ...]
+
+    def where(self, units: str) -> list[int]:
+        """The labels that name these units."""
+        return [d for d, label in enumerate(self.labels) if label.units == units]
+
+    def base(self, d: int, base: str) -> int:
+        """The label of the base that units at label d lie over: on the same axis, else on another."""
+        found = self.where(base)
+        return next((e for e in found if self.labels[e].axis == self.labels[d].axis), found[0])
+
+    def bases(self, d: int, known: IndexSet) -> list[int]:
+        return [self.base(d, base) for base in known.over]
+
+
+def blocks(tensor: Tensor, axes: Sequence[Axis], lead: int = 0) -> list[Block]:
+    """The blocks of a tensor whose dimensions after the first `lead` have these axes."""
+    rows: list[tuple[Tensor, tuple[Label, ...]]] = [(tensor, ())]
+    for d, axis in enumerate(axes):
+        rows = [
+            (part, (*labels, *more))
+            for values, labels in rows
+            for part, more in _apart(values, lead + len(labels), axis, d)
+        ]
+    return [Block(values, labels) for values, labels in rows]
+
+
+@functools.lru_cache(maxsize=4096)
+def labels(axes: tuple[Axis, ...]) -> tuple[tuple[Label, ...], ...]:
+    """The labels of each block of a tensor with these axes."""
+    empty = torch.empty([axis.size for axis in axes], device="meta")
+    return tuple(block.labels for block in blocks(empty, axes))
+
+
+def _apart(values: Tensor, dim: int, axis: Axis, number: int) -> list[tuple[Tensor, tuple[Label, ...]]]:
+    """Views of `values` whose dimension `dim` is replaced by one for each factor of `axis`."""
+    if isinstance(axis, Units):
+        return [(values, (Label(axis.name, number, axis.size),))]
+    if isinstance(axis, Fixed):
+        return [(values, (Label("", number, axis.size),))]
+    found: list[tuple[Tensor, tuple[Label, ...]]] = []
+    if isinstance(axis, Concat):
+        start = 0
+        for part in axis.parts:
+            found += _apart(values.narrow(dim, start, part.size), dim, part, number)
+            start += part.size
+        return found
+    if isinstance(axis, Interleave):
+        lanes = torch.unflatten(values, dim, (-1, len(axis.parts)))
+        for k, part in enumerate(axis.parts):
+            found += _apart(lanes.select(dim + 1, k), dim, part, number)
+        return found
+    rows: list[tuple[Tensor, tuple[Label, ...]]] = [
+        (torch.unflatten(values, dim, [part.size for part in axis.parts]), ())
+    ]
+    for part in axis.parts:
+        rows = [
+            (inner, (*done, *more))
+            for outer, done in rows
+            for inner, more in _apart(outer, dim + len(done), part, number)
+        ]
+    return rows

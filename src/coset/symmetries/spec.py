@@ -19,9 +19,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coset.errors import SymmetryError
-from coset.symmetries.axes import Axis, Concat, Fixed, Interleave, Product, Units, layout, names
-from coset.symmetries.group import IndexSet, ScaledAxis, Scaling
+from coset.core.errors import SymmetryError
+from coset.symmetries.group import (
+    Axis,
+    Concat,
+    Fixed,
+    IndexSet,
+    Interleave,
+    Product,
+    ScaledAxis,
+    Scaling,
+    Units,
+    layout,
+    names,
+)
 
 
 def axis_to_json(axis: Axis) -> Any:

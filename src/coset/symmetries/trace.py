@@ -16,7 +16,8 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, GraphModule
 from torch.utils import _pytree as pytree
 
-from coset.errors import SymmetryError
+from coset.core.errors import CosetError, SymmetryError
+from coset.core.functional import evaluation_mode, named_tensors, tied_names
 
 LONGEST_LIST = 64
 
@@ -76,22 +77,6 @@ class Trace:
 
 
 @contextlib.contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluate without dropout, batch statistics, gradients or fused attention kernels; all restored after."""
-    training = [module for module in model.modules() if module.training]
-    fast = torch.backends.mha.get_fastpath_enabled()
-    try:
-        model.eval()
-        torch.backends.mha.set_fastpath_enabled(False)
-        with torch.no_grad():
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for module in training:
-            module.training = True
-
-
-@contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Keep torch's warnings and graph dumps out of the user's terminal; errors are raised, not logged."""
     level = logging.root.manager.disable
@@ -102,19 +87,6 @@ def quiet() -> Iterator[None]:
             yield
     finally:
         logging.disable(level)
-
-
-def named_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every parameter and buffer under every name it has."""
-    yield from model.named_parameters(remove_duplicate=False)
-    yield from model.named_buffers(remove_duplicate=False)
-
-
-def tied_names(model: nn.Module) -> dict[str, str]:
-    """State name -> first name of the same tensor."""
-    state = set(model.state_dict())
-    first: dict[int, str] = {}
-    return {name: first.setdefault(id(tensor), name) for name, tensor in named_tensors(model) if name in state}
 
 
 def trace(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Trace:
@@ -163,3 +135,19 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
         if any(schema is not None and schema.is_mutable for schema in schemas):
             raise
         return program
+
+
+Args = Tensor | tuple[Any, ...]
+"""The positional arguments of a model, or its only one."""
+
+
+def positional(args: Args) -> tuple[Any, ...]:
+    """The arguments as a tuple; a lone tensor is one of them, where a tuple of it would be its rows."""
+    if isinstance(args, Tensor):
+        return (args,)
+    if not isinstance(args, tuple | list):
+        raise CosetError(
+            f"What the model is called with is a {type(args).__name__}: give a tuple of its arguments, or a tensor if "
+            "there is one, and those that have names as kwargs."
+        )
+    return tuple(args)

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from coset import state as states
-from coset.errors import CosetError, SymmetryError
+from coset.core import state as states
+from coset.core.errors import CosetError, SymmetryError
+from coset.core.functional import evaluation_mode
 from coset.symmetries.group import Element, Scaling
-from coset.symmetries.trace import evaluation_mode
 
 if TYPE_CHECKING:
-    from coset.symmetries.model_group import Symmetry
+    from coset.symmetries.symmetry import Symmetry
 
 logger = logging.getLogger(__name__)
 

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from coset.alignment.api import METHODS, Method, align, align_many
+from coset.alignment.align import METHODS, Method, align, align_many
 from coset.alignment.population import PopulationMatch
-from coset.checks import State, check, refuse_names
+from coset.core.errors import CosetError, StateError
+from coset.core.state import State, check, refuse_names
 from coset.data import Data
-from coset.errors import CosetError, StateError
 from coset.symmetries import Element, Symmetry
-from coset.weightspace.factors import signs, unit_norms
-from coset.weightspace.given import leading, refuse_torn, refuse_unreal
+from coset.weightspace.chart import leading, refuse_torn, refuse_unreal
+from coset.weightspace.gauge import signs, unit_norms
 from coset.weightspace.order import ordered
 
 

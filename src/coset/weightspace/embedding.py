@@ -9,9 +9,8 @@ from collections.abc import Collection, Mapping
 import torch
 from torch import Tensor, nn
 
-from coset.errors import ModelError
-from coset.weightspace.graph import NeuralGraph
-from coset.weightspace.wiring import Wiring
+from coset.core.errors import ModelError
+from coset.weightspace.graph import NeuralGraph, Wiring
 
 FREQUENCIES = 32
 FASTEST = 1000.0

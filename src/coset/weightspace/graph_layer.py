@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from torch import Tensor, nn
 
 from coset.weightspace.embedding import Film
-from coset.weightspace.wiring import EdgeBlock
+from coset.weightspace.graph import EdgeBlock
 
 Nodes = Mapping[str, Tensor]
 Edges = Mapping[str, Tensor]

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from coset.weightspace.embedding import Conditioning, GraphEmbedding, GraphReadout, refuse_inputs
-from coset.weightspace.graph import NeuralGraph
+from coset.weightspace.graph import NeuralGraph, Wiring
 from coset.weightspace.graph_layer import Exchange, GraphLayer
-from coset.weightspace.wiring import Wiring
 
 
 class GraphNetwork(nn.Module):

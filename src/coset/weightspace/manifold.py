@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from coset.checks import State, refuse_names
-from coset.errors import CosetError
+from coset.core.errors import CosetError
+from coset.core.state import State, refuse_names
 from coset.symmetries import Symmetry
 from coset.weightspace import sphere
-from coset.weightspace.chart import Chart, Directions, chart
+from coset.weightspace.chart import Chart, Directions, chart, refuse_unreal
 from coset.weightspace.gauge import gauge, slots
-from coset.weightspace.given import refuse_unreal
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,9 +7,9 @@ from collections.abc import Collection, Iterable, Iterator
 import torch
 from torch import Tensor
 
-from coset.checks import State
+from coset.core.state import State
 from coset.symmetries import Element, Symmetry
-from coset.symmetries.views import Block, blocks, labels
+from coset.symmetries.group import Block, blocks, labels
 from coset.weightspace.gauge import present
 
 # Keys this many units in the last place of the largest apart are equal, as those of equal units are after rounding; of

@@ -7,9 +7,9 @@ import math
 import torch
 from torch import Tensor, nn
 
+from coset.weightspace.graph import Wiring
 from coset.weightspace.graph_layer import Blocks, Edges, Exchange, Nodes
 from coset.weightspace.graph_network import GraphNetwork
-from coset.weightspace.wiring import Wiring
 
 EPSILON = 1e-5  # under the root of the variance, whose slope is infinite at zero
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from coset import state as states
 from coset.alignment.sites import Kind, Site, places, same_pass, shown, sites, watch
-from coset.checks import State
+from coset.core import state as states
+from coset.core.functional import evaluation_mode
+from coset.core.state import State
 from coset.symmetries import Symmetry
-from coset.symmetries.trace import evaluation_mode
 
 KINDS: tuple[Kind, ...] = ("post", "other", "pre")  # the first of them that shows a set of units is used
 

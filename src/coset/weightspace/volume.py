@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from coset.errors import CosetError
+from coset.core.errors import CosetError
 from coset.symmetries import Element
 from coset.weightspace.manifold import Manifold
 

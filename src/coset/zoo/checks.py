@@ -2,7 +2,7 @@
 
 from math import isfinite
 
-from coset.errors import ModelError
+from coset.core.errors import ModelError
 
 
 def require_positive(owner: str, **values: float) -> None:

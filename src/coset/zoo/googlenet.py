@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.zoo.checks import require_positive, scaled
-from coset.zoo.conv import conv_bn_relu
+from coset.zoo.norms import conv_bn_relu
 
 # 1x1 | 3x3 reduce, 3x3 | 5x5 reduce, 5x5 | pool projection: Table 1 of Szegedy et al. 2015, by stage.
 STAGES = (

@@ -6,7 +6,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from coset.errors import ModelError
+from coset.core.errors import ModelError
 from coset.zoo.checks import require_choice
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {

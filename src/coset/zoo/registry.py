@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar, get_args, get_origin, get_type_hints, runt
 import torch
 from torch import Tensor, nn
 
-from coset.errors import ModelError
+from coset.core.errors import ModelError
 from coset.zoo.googlenet import GoogLeNet
 from coset.zoo.gpt import GPT
 from coset.zoo.mlp import MLP

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.zoo.checks import require_positive
-from coset.zoo.conv import conv_bn_relu
+from coset.zoo.norms import conv_bn_relu
 
 
 class TinyTen(nn.Module):

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coset.errors import ModelError
+from coset.core.errors import ModelError
 from coset.zoo.checks import require_choice, require_multiple, require_positive
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from coset.symmetries.call import Call, Result, rule
 from coset.symmetries.rules.reshape import expand_to, reshape_to
-from coset.symmetries.tape import NONLINEAR, Letter, Value
+from coset.symmetries.tape import NONLINEAR, Call, Letter, Result, Value, rule
 from coset.symmetries.terms import units
 
 FUSED = (

@@ -6,8 +6,19 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coset.symmetries.call import Call, NoRuleError, Result, rule
-from coset.symmetries.tape import Exploded, Letter, Lookup, Segment, Value, operand, with_row
+from coset.symmetries.tape import (
+    Call,
+    Exploded,
+    Letter,
+    Lookup,
+    NoRuleError,
+    Result,
+    Segment,
+    Value,
+    operand,
+    rule,
+    with_row,
+)
 from coset.symmetries.terms import Term, concat, find, is_frozen, section, units
 
 LARGEST_EXPLOSION = 64

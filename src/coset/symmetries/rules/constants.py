@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from coset.symmetries.call import Call, Result, rule
 from coset.symmetries.rules.reshape import expand_to
-from coset.symmetries.tape import LINEAR, Exploded, Value
+from coset.symmetries.tape import LINEAR, Call, Exploded, Result, Value, rule
 from coset.symmetries.terms import units
 
 ZEROS = ("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_permuted")

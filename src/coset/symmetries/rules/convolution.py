@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from coset.symmetries.call import Call, NoRuleError, Result, rule
 from coset.symmetries.rules.reshape import reshape_to, transposed
-from coset.symmetries.tape import Letter, Value
+from coset.symmetries.tape import Call, Letter, NoRuleError, Result, Value, rule
 
 SPATIAL = "spatial position"
 

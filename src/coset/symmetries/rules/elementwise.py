@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
-from coset.symmetries.call import Call, NoRuleError, Result, rule
 from coset.symmetries.rules.blocks import take_apart
 from coset.symmetries.tape import (
     EVEN,
@@ -16,9 +15,13 @@ from coset.symmetries.tape import (
     NORMALISING,
     ODD,
     THRESHOLD,
+    Call,
     Exploded,
     Law,
+    NoRuleError,
+    Result,
     Value,
+    rule,
 )
 from coset.symmetries.terms import find
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from coset.symmetries.call import Call, NoRuleError, Result, rule
 from coset.symmetries.rules.blocks import pieces
-from coset.symmetries.tape import LINEAR, NONLINEAR, Exploded, Letter, Lookup, Value
+from coset.symmetries.tape import LINEAR, NONLINEAR, Call, Exploded, Letter, Lookup, NoRuleError, Result, Value, rule
 from coset.symmetries.terms import Term, find
 
 LOOKED_UP = "looked up by number"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from coset.symmetries.call import Call, NoRuleError, Result, rule
-from coset.symmetries.tape import NONLINEAR, NORMALISING, Letter, Value
+from coset.symmetries.tape import NONLINEAR, NORMALISING, Call, Letter, NoRuleError, Result, Value, rule
 
 
 @rule("linear")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from coset.symmetries.call import Call, Result, rule
 from coset.symmetries.rules.blocks import cat_along, take_apart
 from coset.symmetries.rules.reshape import reshape_to
-from coset.symmetries.tape import NORMALISING, Letter, Value
+from coset.symmetries.tape import NORMALISING, Call, Letter, Result, Value, rule
 from coset.symmetries.terms import Origin, blocks, find
 
 

@@ -9,10 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from coset.symmetries.call import Call, NoRuleError, Result, rule
 from coset.symmetries.rules.blocks import cat_along, take_apart
 from coset.symmetries.rules.linear import matrix_map
-from coset.symmetries.tape import HOMOGENEOUS, LINEAR, NONLINEAR, ODD, Exploded, Letter, Value
+from coset.symmetries.tape import (
+    HOMOGENEOUS,
+    LINEAR,
+    NONLINEAR,
+    ODD,
+    Call,
+    Exploded,
+    Letter,
+    NoRuleError,
+    Result,
+    Value,
+    rule,
+)
 from coset.symmetries.terms import Term, units
 
 

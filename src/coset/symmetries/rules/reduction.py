@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from coset.symmetries.call import Call, NoRuleError, Result, rule
-from coset.symmetries.tape import HOMOGENEOUS, LINEAR, MAGNITUDE, NONLINEAR, THRESHOLD, Law, Letter, Value
+from coset.symmetries.tape import (
+    HOMOGENEOUS,
+    LINEAR,
+    MAGNITUDE,
+    NONLINEAR,
+    THRESHOLD,
+    Call,
+    Law,
+    Letter,
+    NoRuleError,
+    Result,
+    Value,
+    rule,
+)
 from coset.symmetries.terms import Term, units
 
 LAWS: dict[Law, tuple[str, ...]] = {

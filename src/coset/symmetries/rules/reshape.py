@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coset.symmetries.call import Call, NoRuleError, Result, rule
 from coset.symmetries.explode import explode, groups_of, merge, natural_cuts
-from coset.symmetries.tape import Exploded, Letter, Operand, Segment, Value, operand
+from coset.symmetries.tape import Call, Exploded, Letter, NoRuleError, Operand, Result, Segment, Value, operand, rule
 from coset.symmetries.terms import Origin, Term, factors, find, product, units
 
 

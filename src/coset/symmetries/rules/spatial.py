@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from coset.symmetries.call import Call, Result, rule
 from coset.symmetries.rules.convolution import SPATIAL
-from coset.symmetries.tape import HOMOGENEOUS, LINEAR, Law, Letter, Value
+from coset.symmetries.tape import HOMOGENEOUS, LINEAR, Call, Law, Letter, Result, Value, rule
 
 DIMS = (1, 2, 3)
 AVERAGING = (

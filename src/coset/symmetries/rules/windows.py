@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from coset.symmetries.call import Call, Result, rule
-from coset.symmetries.tape import LINEAR, NONLINEAR, Letter
+from coset.symmetries.tape import LINEAR, NONLINEAR, Call, Letter, Result, rule
 
 
 @rule("unfold")

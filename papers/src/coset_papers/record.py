@@ -1,0 +1,95 @@
+"""Run an exhibit, write its record and its picture; draw a record again, on this machine or another."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from coset._version import __version__
+from coset.core.errors import CosetError
+from coset.core.files import write_json
+from coset.core.names import plural
+from coset.plot import save
+from coset_papers.catalogue import find
+from coset_papers.settings import Settings
+
+Record = dict[str, Any]
+PICTURE = ".png"
+
+
+def reproduce(name: str, settings: Settings) -> Record:
+    """Compute the exhibit `name`, and write `out/<paper>-<figure>-<scale>.json` and `.png`; the record.
+
+    Its GiB are the most memory that the work took: on CUDA of the device, else of the process. Its seconds and GiB are
+    also those of earlier calls, for this figure or another, whose work it uses. It is `whole` if all of these are
+    known, which those of a training are that was told to `Settings.working`.
+    """
+    exhibit = find(name)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    outcome = exhibit.compute(settings)
+    settings.peak()
+    record = {
+        "figure": name,
+        "title": exhibit.title,
+        "command": f"coset reproduce {name} --scale {settings.scale} --device {settings.device} --seed {settings.seed}",
+        "scale": settings.scale,
+        "seed": settings.seed,
+        "device": _device(settings.device),
+        "versions": {"coset": __version__, "torch": torch.__version__},
+        "seconds": time.perf_counter() - start + settings.ledger.seconds,
+        "GiB": max(settings.ledger.peaks),
+        "whole": settings.ledger.whole,
+        "claims": [asdict(claim) for claim in outcome.claims],
+        "data": outcome.data,
+    }
+    file = settings.out / f"{name.replace('/', '-')}-{settings.scale}.json"
+    write_json(file, record)
+    written = read(file)
+    _draw(file, written)
+    return written
+
+
+def redraw(file: Path) -> Path:
+    """Draw the picture of a record, beside it; where it is."""
+    if file.suffix == PICTURE:
+        raise CosetError(f"{file} is where its picture would be: give the record a name that ends in .json.")
+    record = read(file)
+    try:
+        return _draw(file, record)
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError) as error:
+        raise CosetError(
+            f"{file} does not hold the data of {record['figure']} ({error!r}): it was written by another version, or "
+            "changed."
+        ) from error
+
+
+def _draw(file: Path, record: Record) -> Path:
+    picture = file.with_suffix(PICTURE)
+    save(find(record["figure"]).draw(record["data"]), picture)
+    return picture
+
+
+def read(file: Path) -> Record:
+    """A record as `reproduce` wrote it."""
+    try:
+        record = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CosetError(f"{file} cannot be read: {error.strerror or error}.") from error
+    except ValueError as error:
+        raise CosetError(f"{file} is not JSON, as `coset reproduce` writes it.") from error
+    if not (isinstance(record, dict) and {"figure", "claims", "data"} <= record.keys()):
+        raise CosetError(f"{file} is no record of a figure, as `coset reproduce` writes it.")
+    return record
+
+
+def _device(name: str) -> str:
+    device = torch.device(name)
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return f"CPU, {plural(torch.get_num_threads(), 'thread')}"

@@ -1,0 +1,110 @@
+"""Networks of one kind, trained from several seeds: what the figures have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import nn
+
+from coset import zoo
+from coset.alignment import align
+from coset.inference import MAP, VI, fit
+from coset.solutions import Solution
+from coset.symmetries import Symmetry, symmetry
+from coset.training import Epoch
+from coset_papers.rossi2023.sources import SOURCES, Parts, load
+from coset_papers.settings import Settings
+
+SAID = 10  # times that a training is heard of
+COMPARED = 5000  # examples by which activations are matched
+
+
+@dataclass(frozen=True)
+class Study:
+    """`replicas` networks, trained by `method` on `examples` of the images `data`, all of them when None.
+
+    Figures that ask for the same study at the same scale share its networks.
+    """
+
+    data: str
+    model: str
+    method: VI | MAP
+    replicas: int = 2
+    examples: int | None = None
+
+    @property
+    def title(self) -> str:
+        """Network and data in words."""
+        kind, _, rest = self.model.partition(":")
+        options = dict(part.partition("=")[::2] for part in rest.split(","))
+        name = f"MLP {rest.split('-')[1]}" if kind == "mlp" else f"ResNet20 x{options.get('width', 1)}"
+        return f"{name}, {SOURCES[self.data].title}"
+
+    def parts(self, settings: Settings) -> Parts:
+        """Training and test examples on the device."""
+        return load(self.data, settings.device, self.examples)
+
+    def build(self) -> nn.Module:
+        """The model; its own weights do not count."""
+        return zoo.build(self.model)
+
+    def known(self) -> dict[str, Any]:
+        """All that the networks depend on, as JSON can hold it; how many there are is not among it."""
+        method = {"name": type(self.method).__name__} | asdict(self.method)
+        return {"data": self.data, "model": self.model, "examples": self.examples, "method": method}
+
+    def solutions(self, settings: Settings) -> list[Solution]:
+        """The trained networks; those that were trained before are read."""
+        epochs = self.method.epochs
+
+        def progress(epoch: Epoch) -> None:
+            if epoch.epoch % max(epochs // SAID, 1) == 0:
+                settings.say(f"{self.title}: network {epoch.replica}, epoch {epoch.epoch} of {epochs}")
+
+        folder = settings.folder(f"rossi2023-{self.data}-{self.model.partition(':')[0]}", **self.known())
+        every = max(epochs // SAID, 1)
+        train = self.parts(settings).train
+        return fit(
+            self.build(),
+            train,
+            self.method,
+            self.replicas,
+            settings.seed,
+            settings.device,
+            folder,
+            progress,
+            checkpoint_every=every,
+        )
+
+    def symmetry(self, settings: Settings) -> Symmetry:
+        """The group of the model."""
+        return _symmetry(self.model, self.parts(settings).test.inputs.shape[1:])
+
+    def pairs(self, settings: Settings, cost: str) -> Iterator[tuple[tuple[int, int], Solution, Solution]]:
+        """All pairs of networks, the second moved by the best element for `cost`; "naive" leaves it as it is."""
+        found = self.solutions(settings)
+        for i, j in combinations(range(len(found)), 2):
+            a, b = found[i], found[j]
+            if cost != "naive":
+                sym = self.symmetry(settings)
+                train = self.parts(settings).train
+                seen = train.subset(min(COMPARED, len(train)), torch.Generator().manual_seed(settings.seed))
+                b = b.push(sym, align(a, b, sym, cost, self.build(), seen).element)
+            yield (i, j), a, b
+
+    def mode(self) -> Study:
+        """The same by MAP: the mode of the posterior that VI fits a Gaussian to."""
+        assert isinstance(self.method, VI)
+        own = {each.name: getattr(self.method, each.name) for each in fields(MAP) if each.name != "weight_decay"}
+        examples = self.examples or SOURCES[self.data].examples
+        return replace(self, method=MAP(**own, weight_decay=1 / (examples * self.method.prior_variance)))
+
+
+@cache  # by the architecture alone, which the figures meet again and again
+def _symmetry(model: str, shape: tuple[int, ...]) -> Symmetry:
+    return symmetry(zoo.build(model), (torch.randn(2, *shape, generator=torch.Generator().manual_seed(0)),))

@@ -1,0 +1,205 @@
+"""Planes through networks: where learning a curve begins (tatro2020 Figures 3 and 5), and where it ends (Figure 7)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from coset.paths import Curve, plane
+from coset_papers.drawing import PANEL, legend, panels, style
+from coset_papers.examples import some
+from coset_papers.outcome import Claim, Outcome, noted_once
+from coset_papers.settings import Settings
+from coset_papers.tatro2020.draw import contours, line, losses_of, traces
+from coset_papers.tatro2020.kinds import ALIGNED, KINDS, UNALIGNED
+from coset_papers.tatro2020.learning import SOONER, sooner
+from coset_papers.tatro2020.measure import Measure, along, averages, dips
+from coset_papers.tatro2020.networks import RESNET, SIZES, absent, shorter, single
+from coset_papers.tatro2020.study import Study
+from coset_papers.tatro2020.verdicts import NOTICEABLE, claim, mean, percent
+
+BOTH = (UNALIGNED, ALIGNED)
+LABELS = ("θ1", "θ2", "Pθ2")
+MARGIN = 0.2
+
+
+def fig3(settings: Settings) -> Outcome:
+    """Figure 3: the plane of both initializations, training loss, and test loss and accuracy along the curves."""
+    scale, wanted = settings.scale, "cifar100"
+    one = single(scale, wanted)
+    measure = SIZES[scale].measure
+    curves = {kind: along(one, settings, measure, kind) for kind in BOTH}
+    lines = {kind: along(one, settings, measure, kind, straight=True) for kind in BOTH}
+    learned = {kind: [one.trace(settings, kind, 0)] for kind in BOTH}
+    data = _described(one, measure) | {
+        "plane": _initial(settings, one),
+        "curves": curves,
+        "lines": lines,
+        "traces": learned,
+    }
+    note = _note(one, wanted)
+    accuracy = {kind: curves[kind][0]["accuracy"] for kind in BOTH}
+    inner = list(zip(accuracy[ALIGNED], accuracy[UNALIGNED], strict=True))[1:-1]
+    wins = sum(x >= y for x, y in inner)
+    drop = {kind: mean(dips(curves[kind])) for kind in BOTH}
+    claims = (
+        _better_start(scale, lines, note),
+        sooner(scale, one, learned, "100 of 250 epochs fewer", SOONER),
+        claim(
+            scale,
+            "the accuracy at each point of the aligned curve usually exceeds that of the unaligned curve",
+            "usually (a plot)",
+            f"at {wins} of {len(inner)} inner points",
+            wins > len(inner) / 2,
+            "Usually: at more than half of them.",
+        ),
+        claim(
+            scale,
+            "the unaligned curve has an accuracy barrier, and the aligned curve no such drop",
+            "a prominent one (a plot)",
+            f"below the ends by {100 * drop[UNALIGNED]:.1f} and {100 * drop[ALIGNED]:.1f} points",
+            drop[UNALIGNED] > max(NOTICEABLE, 2 * drop[ALIGNED]),
+            f"A barrier: more than {100 * NOTICEABLE:g} point and twice the drop of the aligned curve.",
+        ),
+    )
+    return Outcome(data, noted_once(claims))
+
+
+def fig5(settings: Settings) -> Outcome:
+    """Figure 5: loss and accuracy on the plane of both initializations, for another network where there is one."""
+    scale = settings.scale
+    one = single(scale, "cifar10", RESNET if RESNET in SIZES[scale].plans else None)
+    measure = SIZES[scale].measure
+    lines = {kind: along(one, settings, measure, kind, straight=True) for kind in BOTH}
+    data = _described(one, measure) | {"planes": [_initial(settings, one)], "lines": lines}
+    return Outcome(data, (_better_start(scale, lines, _note(one, "cifar10")),))
+
+
+def fig7(settings: Settings) -> Outcome:
+    """Figure 7: loss and accuracy on the planes of the learned curves."""
+    scale, wanted = settings.scale, "cifar100"
+    one = single(scale, wanted)
+    measure = SIZES[scale].measure
+    data = _described(one, measure) | {"planes": [_learned(settings, one, kind) for kind in BOTH]}
+    spread = {}
+    for kind in BOTH:
+        (row,) = along(one, settings, measure, kind)
+        spread[kind] = max(row["accuracy"]) - min(row["accuracy"])
+    found = claim(
+        scale,
+        "with alignment a planar curve is learned along which accuracy is mostly constant",
+        None,
+        f"greatest less least accuracy: aligned {percent([spread[ALIGNED]])}, unaligned {percent([spread[UNALIGNED]])}",
+        spread[ALIGNED] < spread[UNALIGNED] / 2,
+        f"Mostly constant: less than half the range of the unaligned curve. {_note(one, wanted)}",
+    )
+    return Outcome(data, (found,))
+
+
+def draw_fig3(data: Any) -> Figure:
+    """The plane and the training loss, and beside them loss and accuracy along the curves."""
+    figure, ((plane, loss), (trace, accuracy)) = panels(2, 2, f"Curves between two networks: {data['title']}", 3.1)
+    contours(figure, plane, data["plane"], "accuracy", "test accuracy", losses_of([data["plane"]]))
+    traces(trace, data["traces"])
+    style(trace, "epoch", "training loss (nats)")
+    for axes, key, unit in ((loss, "loss", "test loss (nats)"), (accuracy, "accuracy", "test accuracy (%)")):
+        for kind, rows in data["curves"].items():
+            line(axes, rows, key, kind, f"{KINDS[kind].title} curve")
+        style(axes, "t", unit)
+    legend(figure, loss, 2)
+    return figure
+
+
+def draw_planes(data: Any) -> Figure:
+    """A row for each plane, with loss and accuracy."""
+    planes = data["planes"]
+    steepest = max((found["y"][-1] - found["y"][0]) / (found["x"][-1] - found["x"][0]) for found in planes)
+    height = 0.75 * (1 + PANEL * min(steepest, 1))  # units are the same both ways, and a bar stands beside
+    figure, grid = panels(len(planes), 2, f"Test loss and accuracy on planes: {data['title']}", height)
+    scale = losses_of(planes)
+    for row, found in zip(grid, planes, strict=True):
+        for axes, key in zip(row, ("loss", "accuracy"), strict=True):
+            contours(figure, axes, found, key, f"{found['title']}test {key}", scale)
+    return figure
+
+
+def _initial(settings: Settings, one: Study) -> dict[str, Any]:
+    """Through both networks and the image of the second."""
+
+    def compute() -> dict[str, Any]:
+        plain, aligned = (one.curve(settings, kind, 0) for kind in BOTH)
+        corners = plain.points[0], plain.points[-1], aligned.points[-1]
+        return _plane(settings, one, corners, None)
+
+    kept: dict[str, Any] = settings.keep(
+        "tatro2020-plane", compute, **one.known(), measure=asdict(SIZES[settings.scale].plane)
+    )
+    return kept | {"title": "", "labels": list(LABELS)}
+
+
+def _learned(settings: Settings, one: Study, kind: str) -> dict[str, Any]:
+    """Through the ends of a curve and its control point, which is the plane that a quadratic curve lies in."""
+
+    def compute() -> dict[str, Any]:
+        curve = one.curve(settings, kind, 0)
+        first, control, last = curve.points
+        return _plane(settings, one, (first, last, control), curve)
+
+    sizes = asdict(SIZES[settings.scale].plane)
+    kept: dict[str, Any] = settings.keep("tatro2020-curve-plane", compute, **one.known(), kind=kind, measure=sizes)
+    last = LABELS[2] if kind == ALIGNED else LABELS[1]
+    return kept | {"title": f"{KINDS[kind].title} curve, ", "labels": [LABELS[0], last, "control point"]}
+
+
+def _plane(settings: Settings, one: Study, corners: tuple[Any, Any, Any], curve: Curve | None) -> dict[str, Any]:
+    """The grid, and the greatest loss on the lines from the first corner to the others."""
+    measure, images = SIZES[settings.scale].plane, one.images(settings)
+    settings.say(f"{one.title}: a plane of {measure.points} x {measure.points} places")
+    found = plane(
+        *corners,
+        one.build().to(settings.device),
+        some(images.test, measure.examples),
+        measure.points,
+        MARGIN,
+        path=curve,
+        repair=some(images.train, measure.repair),
+        batch_size=measure.batch_size,
+    )
+    kept = json.loads(found.to_json())
+    inside = [
+        value
+        for y, row in zip(found.y, kept["loss"], strict=True)
+        for x, value in zip(found.x, row, strict=True)
+        if value is not None and _near(found.points, x, y)
+    ]
+    return {key: kept[key] for key in ("x", "y", "points", "loss", "accuracy", "track")} | {"highest": max(inside)}
+
+
+def _near(points: tuple[tuple[float, float], ...], x: float, y: float) -> bool:
+    """Whether a place lies in the box of the three points."""
+    xs, ys = zip(*points, strict=True)
+    return bool(min(xs) <= x <= max(xs) and min(ys) <= y <= max(ys))
+
+
+def _better_start(scale: str, lines: dict[str, Any], note: str) -> Claim:
+    """On the straight lines where learning begins."""
+    found = {kind: averages(lines[kind]) for kind in BOTH}
+    return claim(
+        scale,
+        "the aligned initialization is notably better than the default one",
+        "better (a plot)",
+        f"average accuracy on the line: aligned {percent(found[ALIGNED])}, unaligned {percent(found[UNALIGNED])}",
+        mean(found[ALIGNED]) > mean(found[UNALIGNED]) + NOTICEABLE,
+        f"Notably: by more than {100 * NOTICEABLE:g} point. {note}",
+    )
+
+
+def _described(one: Study, measure: Measure) -> dict[str, Any]:
+    return {"title": one.title, "study": one.known(), "measure": asdict(measure)}
+
+
+def _note(one: Study, wanted: str) -> str:
+    return f"One pair of networks. {shorter(one)} {absent(one.data, wanted)}".strip()

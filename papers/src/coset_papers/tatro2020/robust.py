@@ -1,0 +1,142 @@
+"""Curves between networks trained under attack: tatro2020 Figures 4, 8 and 9."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from coset_papers.drawing import legend, panels, style
+from coset_papers.outcome import Claim, Outcome, noted_once
+from coset_papers.settings import Settings
+from coset_papers.tatro2020.draw import line
+from coset_papers.tatro2020.kinds import ALIGNED, UNALIGNED
+from coset_papers.tatro2020.measure import Row, along, dips, middles
+from coset_papers.tatro2020.networks import SIZES, absent, robust, shorter
+from coset_papers.tatro2020.study import Study
+from coset_papers.tatro2020.verdicts import NOTICEABLE, SHARE, claim, mean
+
+BOTH = (UNALIGNED, ALIGNED)
+CLEAN, ROBUST = "clean", "robust"
+Found = dict[str, dict[str, list[Row]]]
+
+
+def fig4(settings: Settings) -> Outcome:
+    """Figure 4: clean and robust accuracy along robust curves, for CIFAR100."""
+    return _accuracies(settings, "cifar100")
+
+
+def fig9(settings: Settings) -> Outcome:
+    """Figure 9: the same for CIFAR10."""
+    return _accuracies(settings, "cifar10")
+
+
+def fig8(settings: Settings) -> Outcome:
+    """Figure 8: the robust loss along robust curves."""
+    one = robust(settings.scale, "cifar100")
+    found = _found(settings, one)[ROBUST]
+    heights = {kind: mean([row["height"] for row in found[kind]]) for kind in BOTH}
+    claims = (
+        claim(
+            settings.scale,
+            f"{one.title}: alignment greatly reduces the robust loss barrier",
+            "greatly (a plot)",
+            f"barrier of the robust loss: unaligned {heights[UNALIGNED]:.3f}, aligned {heights[ALIGNED]:.3f} nats",
+            heights[ALIGNED] <= SHARE * heights[UNALIGNED],
+            f"Greatly: to at most {SHARE:g} of it. {_note(one, 'cifar100')}",
+        ),
+    )
+    return Outcome(_data(settings, one) | {"curves": {ROBUST: found}}, claims)
+
+
+def draw_accuracies(data: Any) -> Figure:
+    """Clean on the left, robust on the right."""
+    figure, (row,) = panels(1, 2, f"Curves between robust networks: {data['title']}")
+    for axes, (name, found) in zip(row, data["curves"].items(), strict=True):
+        for kind, rows in found.items():
+            line(axes, rows, "accuracy", kind)
+        style(axes, "t", f"{name} test accuracy (%)")
+    legend(figure, row[0], 2)
+    return figure
+
+
+def draw_fig8(data: Any) -> Figure:
+    """One panel."""
+    figure, ((axes,),) = panels(1, 1, "Curves between robust networks", 3.1)
+    for kind, rows in data["curves"][ROBUST].items():
+        line(axes, rows, "loss", kind)
+    style(axes, "t", "robust test loss (nats)", data["title"])
+    legend(figure, axes, 2)
+    return figure
+
+
+def _accuracies(settings: Settings, wanted: str) -> Outcome:
+    one = robust(settings.scale, wanted)
+    found = _found(settings, one)
+    return Outcome(
+        _data(settings, one) | {"curves": found},
+        noted_once(robust_claims(settings.scale, one.title, found, _note(one, wanted))),
+    )
+
+
+def robust_claims(scale: str, title: str, found: Found, note: str) -> list[Claim]:
+    """What Section 5 says."""
+    drop = {name: {kind: mean(dips(found[name][kind])) for kind in BOTH} for name in (CLEAN, ROBUST)}
+    gain = {name: {kind: mean(middles(found[name][kind])) for kind in BOTH} for name in (CLEAN, ROBUST)}
+    claims = [
+        claim(
+            scale,
+            f"{title}: barriers in clean and robust accuracy along the unaligned curve",
+            "a plot",
+            f"below the ends by {_points(drop, UNALIGNED)}",
+            all(drop[name][UNALIGNED] > NOTICEABLE for name in drop),
+            f"A barrier: more than {100 * NOTICEABLE:g} point. {note}",
+        )
+    ]
+    for name, words in ((CLEAN, "eliminates or greatly reduces"), (ROBUST, "significantly alleviates")):
+        plain, aligned = drop[name][UNALIGNED], drop[name][ALIGNED]
+        claims.append(
+            claim(
+                scale,
+                f"{title}: alignment {words} the barrier in {name} accuracy",
+                "a plot",
+                f"from {100 * plain:.1f} to {100 * aligned:.1f} points",
+                aligned <= SHARE * plain,
+                f"Reduced: to at most {SHARE:g} of it.",
+            )
+        )
+    claims.append(
+        claim(
+            scale,
+            f"{title}: the middle of the aligned curve is more accurate and more robust than the ends",
+            "clean +5.3, robust +1.3 points for ResNet32 on CIFAR100; both rise for TinyTen",
+            f"aligned {_points(gain, ALIGNED, '+')}; unaligned {_points(gain, UNALIGNED, '+')}",
+            all(gain[name][ALIGNED] > 0 for name in gain),
+            "More: by the sign alone.",
+        )
+    )
+    return claims
+
+
+def _found(settings: Settings, one: Study) -> Found:
+    measure = SIZES[settings.scale].measure
+    return {
+        name: {kind: along(one, settings, measure, kind, attacked=name == ROBUST) for kind in BOTH}
+        for name in (CLEAN, ROBUST)
+    }
+
+
+def _data(settings: Settings, one: Study) -> dict[str, Any]:
+    return {"title": one.title, "study": one.known(), "measure": asdict(SIZES[settings.scale].measure)}
+
+
+def _points(values: dict[str, dict[str, float]], kind: str, sign: str = "") -> str:
+    return ", ".join(f"{name} {100 * values[name][kind]:{sign}.1f}" for name in values) + " points"
+
+
+def _note(one: Study, wanted: str) -> str:
+    assert one.plan.attack is not None
+    attack = one.plan.attack
+    words = f"Attacks of {attack.steps} steps within {255 * attack.epsilon:g}/255, the same for training and test."
+    return f"{words} {shorter(one)} {absent(one.data, wanted)}".strip()

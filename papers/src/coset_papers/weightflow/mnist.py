@@ -1,0 +1,208 @@
+"""Networks 784-10-10 for MNIST: the table of the thesis, averages of their predictions, and whether they are new."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coset.populations.novelty import MEMORISED as QUANTILE
+from coset_papers.outcome import Claim, Outcome, noted_once
+from coset_papers.settings import Settings
+from coset_papers.weightflow.measure import HEUN, beside, closeness, collected, cost, fresh, generated, whole
+from coset_papers.weightflow.networks import SIZES, Sizes, absent, title
+from coset_papers.weightflow.published import AVERAGED, FLOWS, HOURS, TRAINED
+from coset_papers.weightflow.study import Recipe, Subject
+from coset_papers.weightflow.verdicts import CLOSE, ERRORS, MEMORISED, MINUTES, as_good, claim, equal
+
+Row = dict[str, Any]
+
+
+def table2(settings: Settings) -> Outcome:
+    """Generated networks beside trained ones: ours, and the thesis's own way in minutes."""
+    sizes = SIZES[settings.scale]
+    networks = {"ours": collected(settings, sizes.subject), "thesis": collected(settings, sizes.thesis)}
+    trained = fresh(settings, sizes.subject)
+    counts, fewer = (sizes.count, sizes.near, sizes.steps), (sizes.near, sizes.near, sizes.fewer_steps)
+    ours = {name: _flow_row(settings, counts, sizes.subject, each, trained) for name, each in sizes.ours.items()}
+    theirs = {name: _flow_row(settings, fewer, sizes.thesis, each, trained) for name, each in sizes.theirs.items()}
+    rows: list[Row] = [
+        {"name": "trained networks", "published": TRAINED} | _row(trained),
+        *({"name": f"{name}, ours"} | row for name, row in ours.items()),
+        *({"name": f"{name}, as in the thesis", "published": FLOWS[name]} | row for name, row in theirs.items()),
+    ]
+    data = {
+        "title": title(sizes.subject),
+        "networks": networks,
+        "rows": rows,
+        "solvers": _solvers(settings, sizes, next(iter(ours.values()))),
+        "hours": HOURS,
+    }
+    return Outcome(data, noted_once([*_claims(settings.scale, sizes, rows[0], ours), *_thesis(settings, theirs)]))
+
+
+def averages(settings: Settings) -> Outcome:
+    """Accuracy and loss of the averaged predictions of more and more samples."""
+    sizes = SIZES[settings.scale]
+    best = next(iter(sizes.ours.values()))
+    made = generated(settings, sizes.subject, best, sizes.count, sizes.steps)
+    trained = fresh(settings, sizes.subject)
+    ours, theirs = whole(made), whole(trained)
+    claims = (
+        claim(
+            settings.scale,
+            f"{title(sizes.subject)}: averaged predictions of many samples are better than those of one",
+            f"about {AVERAGED}, one {max(FLOWS.values())}",
+            f"{ours['count']} samples {ours['accuracy']:.4f}, one {made['averages'][0]['accuracy']:.4f}",
+            ours["accuracy"] > made["averages"][0]["accuracy"]
+            and (ours["accuracy"] >= AVERAGED or bool(absent(sizes.subject))),
+            absent(sizes.subject) or f"At least the published {AVERAGED}.",
+        ),
+        average_claim(settings.scale, beside(made, trained), ours, theirs, f"about {AVERAGED}"),
+    )
+    data = {"title": title(sizes.subject), "samples": made["averages"], "trained": trained["averages"]}
+    return Outcome(data | {"published": AVERAGED}, noted_once(claims))
+
+
+def novelty(settings: Settings) -> Outcome:
+    """Distances to the nearest training network, of samples and of networks of which it is known what they are."""
+    sizes = SIZES[settings.scale]
+    found = closeness(settings, sizes.subject, next(iter(sizes.ours.values())), sizes.near, sizes.steps)
+    return Outcome({"title": title(sizes.subject), **found}, noted_once(novelty_claims(settings.scale, found)))
+
+
+def average_claim(
+    scale: str, found: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any], published: str | None
+) -> Claim:
+    """Whether the averages of all samples and of all trained networks, which differ as `found`, are equal."""
+    return claim(
+        scale,
+        "the average of samples predicts as well as the average of trained networks",
+        published,
+        f"{ours['accuracy']:.4f} of {ours['count']} samples, {theirs['accuracy']:.4f} of {theirs['count']} trained; "
+        f"{found['better']} examples that only the first has right, {found['worse']} only the second; "
+        f"loss {ours['nll']:.3f} and {theirs['nll']:.3f}",
+        equal(found["better"], found["worse"]),
+        f"As well: within {ERRORS:g} standard errors over the test examples.",
+    )
+
+
+def learning_claim(scale: str, took: dict[str, Any], per_second: float, published: str | None) -> Claim:
+    """Whether a flow is learned in time; took: what that cost, as `Recipe.cost` has it."""
+    return claim(
+        scale,
+        f"learning takes {MINUTES:g} minutes at most",
+        published,
+        f"{took['minutes']:.1f} minutes and {took['memory']:.1f} GiB; {per_second:.0f} samples a second",
+        took["minutes"] <= MINUTES,
+    )
+
+
+def novelty_claims(scale: str, found: dict[str, Any]) -> list[Claim]:
+    """Whether samples are as new as fresh runs, and no copies."""
+    kinds = found["kinds"]
+    middle = {kind: _median(one["distance"]) for kind, one in kinds.items()}
+    telling = min(kinds["fresh"]["distance"]) > max(kinds["noisy"]["distance"])
+    return [
+        claim(
+            scale,
+            "samples are as new as fresh training runs",
+            None,
+            f"{found['memorised']:.1%} are closer to a training network than the closest {QUANTILE:.0%} of fresh runs",
+            found["memorised"] <= MEMORISED,
+            f"As new: at most {MEMORISED:.0%}. Distances are modulo permutations and positive factors of units.",
+        ),
+        claim(
+            scale,
+            "no sample is as close to a training network as a copy with a tenth of noise",
+            None,
+            f"median distance {middle['samples']:.3g}, the least {min(kinds['samples']['distance']):.3g}; copies "
+            f"{middle['noisy']:.3g}, fresh runs {middle['fresh']:.3g}, midpoints {middle['midpoints']:.3g}",
+            min(kinds["samples"]["distance"]) > max(kinds["noisy"]["distance"]) if telling else None,
+            "" if telling else "No verdict where fresh runs are as close themselves: nobody copied those.",
+        ),
+    ]
+
+
+def _solvers(settings: Settings, sizes: Sizes, known: Row) -> list[dict[str, Any]]:
+    """The first flow, of which one row is known, by method and steps."""
+    recipe = next(iter(sizes.ours.values()))
+    rows = [_solved(HEUN, sizes.steps, known)]
+    for method, steps in sizes.solvers:
+        rows.append(_solved(method, steps, generated(settings, sizes.subject, recipe, sizes.count, steps, method)))
+    return rows
+
+
+def _solved(method: str, steps: int, found: Row) -> dict[str, Any]:
+    calls = steps * (2 if method == HEUN else 1)
+    means = {key: found[key]["mean"] for key in ("accuracy", "loss")}
+    return {"method": method, "steps": steps, "calls": calls, **means, "per_second": found["per_second"]}
+
+
+def _flow_row(settings: Settings, counts: tuple[int, int, int], subject: Subject, recipe: Recipe, trained: Row) -> Row:
+    """counts: samples that are measured, those whose nearest networks are looked for, and steps of Heun's method."""
+    count, near, steps = counts
+    took = cost(settings, subject, recipe)
+    made = generated(settings, subject, recipe, count, steps)
+    found = closeness(settings, subject, recipe, near, steps)
+    more = {"memorised": found["memorised"], "per_second": made["per_second"]}
+    return _row(made) | took | beside(made, trained) | more
+
+
+def _row(found: dict[str, Any]) -> Row:
+    return {**{key: found[key] for key in ("accuracy", "loss", "diversity")}, "average": whole(found)}
+
+
+def _claims(scale: str, sizes: Sizes, trained: Row, ours: dict[str, Row]) -> list[Claim]:
+    where, theirs = title(sizes.subject), trained["accuracy"]["mean"]
+    best = next(iter(ours))
+    row = ours[best]
+    means = {name: each["accuracy"]["mean"] for name, each in ours.items()}
+    return [
+        claim(
+            scale,
+            f"{where}: generated networks are as accurate as trained ones",
+            f"{max(FLOWS.values())}, trained {TRAINED}",
+            f"{', '.join(f'{name} {mean:.4f}' for name, mean in means.items())}, trained {theirs:.4f}",
+            as_good(means[best], theirs),
+            f"As accurate: less than {100 * CLOSE:g} points below, for the first. {_networks(sizes)}",
+        ),
+        claim(
+            scale,
+            "their losses are those of trained ones, too",
+            "about 1.4 where weights are normalised, the last layer's too",
+            f"{row['loss']['mean']:.3f}, trained {trained['loss']['mean']:.3f}",
+            None,
+            "The last layer is not normalised here, as its norm is no symmetry: it is the temperature of the softmax.",
+        ),
+        average_claim(scale, row, row["average"], trained["average"], f"about {AVERAGED}"),
+        learning_claim(scale, row, row["per_second"], HOURS),
+        claim(
+            scale,
+            "samples are as new as fresh training runs",
+            None,
+            f"{row['memorised']:.1%} are closer to a training network than the closest {QUANTILE:.0%} of fresh runs",
+            row["memorised"] <= MEMORISED,
+            f"As new: at most {MEMORISED:.0%}.",
+        ),
+    ]
+
+
+def _thesis(settings: Settings, theirs: dict[str, Row]) -> list[Claim]:
+    return [
+        claim(
+            settings.scale,
+            f"{name}, learned as in the thesis: accuracy of samples",
+            FLOWS[name],
+            f"{row['accuracy']['mean']:.3f} after {row['minutes']:.1f} minutes; memorised {row['memorised']:.1%}",
+            None,
+            f"The thesis took {HOURS}.",
+        )
+        for name, row in theirs.items()
+    ]
+
+
+def _networks(sizes: Sizes) -> str:
+    return f"Flows learn from {sizes.subject.runs} networks."
+
+
+def _median(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]

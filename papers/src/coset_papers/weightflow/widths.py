@@ -1,0 +1,136 @@
+"""Networks of another width than the flow has seen."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from coset.core import state as states
+from coset.flow import Flow
+from coset.plot.palette import HUES
+from coset.training import Epoch
+from coset_papers.drawing import legend, panels, style
+from coset_papers.ledger import seconds_of
+from coset_papers.outcome import Outcome, noted_once
+from coset_papers.settings import Settings
+from coset_papers.weightflow.draw import TRAINED
+from coset_papers.weightflow.measure import Record, fresh
+from coset_papers.weightflow.networks import SIZES, TITLES, Sizes, absent, hidden, title
+from coset_papers.weightflow.published import WIDER
+from coset_papers.weightflow.study import SAID, Subject, measured
+from coset_papers.weightflow.verdicts import claim
+
+SEVERAL = "Several"
+
+
+def width(settings: Settings) -> Outcome:
+    """Accuracy of samples by the number of hidden units that they are drawn for."""
+    sizes = SIZES[settings.scale]
+    sampled = sizes.widths.sampled
+    trained = {str(hidden(each)): fresh(settings, each)["accuracy"]["mean"] for each in sampled}
+    flows = {
+        name: {str(hidden(each)): _drawn(settings, sizes, name, each)["accuracy"]["mean"] for each in sampled}
+        for name in (*sizes.ours, SEVERAL)
+    }
+    widest = str(hidden(sampled[-1]))
+    known = [hidden(each) for each in sizes.widths.several]
+    stand_in = absent(sizes.subject)
+    note = f"Trained networks with {widest} hidden units: {trained[widest]:.3f}. {stand_in}".strip()
+    claims = [
+        claim(
+            settings.scale,
+            f"{title(sizes.subject)}: the {name} flow of {hidden(sizes.subject)} hidden units, sampled for {widest}",
+            value,
+            f"{flows[name][widest]:.3f}",
+            None if stand_in else flows[name][widest] >= value,
+            note,
+        )
+        for name, value in WIDER.items()
+    ]
+    claims.append(
+        claim(
+            settings.scale,
+            f"a flow learned on {', '.join(map(str, sorted(known)))} hidden units does better on {widest}",
+            None,
+            f"{flows[SEVERAL][widest]:.3f}, "
+            + ", ".join(f"{name} of one width {flows[name][widest]:.3f}" for name in sizes.ours),
+            flows[SEVERAL][widest] > max(flows[name][widest] for name in sizes.ours),
+            "It is learned more briefly, and without errors of outputs. By the sign alone.",
+        )
+    )
+    data = {"title": TITLES[sizes.subject.data], "known": known, "trained": trained, "flows": flows}
+    return Outcome(data | {"published": {} if stand_in else WIDER, "widest": widest}, noted_once(claims))
+
+
+def draw_width(data: Any) -> Figure:
+    """One line for each flow."""
+    figure, ((axes,),) = panels(1, 1, f"Samples for other widths: {data['title']}", 3.3)
+    figure.set_figwidth(5.4)
+    widths = [int(each) for each in data["trained"]]
+    axes.plot(
+        widths, [100 * value for value in data["trained"].values()], "o-", color=TRAINED, label="trained networks"
+    )
+    for (name, found), colour in zip(data["flows"].items(), HUES[1:], strict=False):
+        seen = data["known"] if name == SEVERAL else data["known"][:1]
+        label = f"{name}, learned on {', '.join(map(str, sorted(seen)))}"
+        axes.plot(widths, [100 * value for value in found.values()], "o-", color=colour, label=label)
+        if name in data["published"]:
+            axes.plot(int(data["widest"]), 100 * data["published"][name], "x", color=colour, label=f"{name}, published")
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(widths, [str(each) for each in widths])
+    style(axes, "hidden units", "test accuracy (%)")
+    legend(figure, axes, 2)
+    return figure
+
+
+def several(settings: Settings, sizes: Sizes) -> Flow:
+    """The flow that is learned on networks of several widths; one that was learned before is read."""
+    given = sizes.widths
+    first, *others = given.several
+    known = {"subjects": [asdict(each) for each in given.several], "recipe": given.flow.known()}
+    folder = settings.folder("weightflow-widths", **known)
+    file = folder / "flow.safetensors"
+    if file.exists():
+        for each in given.several:
+            each.count(settings)
+        return Flow.load(file, settings.device)
+
+    def say(epoch: Epoch) -> None:
+        if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
+            settings.say(f"flow of several widths, epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}")
+
+    flow = Flow.of(first.sym, given.flow.plan)
+    population = first.population(settings)[: given.flow.networks]
+    more = [(each.sym, each.population(settings)) for each in others]
+    spent = settings.working(folder)
+    flow.fit(
+        population,
+        given.flow.matching,
+        more=more,
+        seed=settings.seed,
+        device=settings.device,
+        out=folder,
+        progress=say,
+    )
+    spent(seconds_of(folder))
+    flow.save(file)
+    return flow
+
+
+def _drawn(settings: Settings, sizes: Sizes, name: str, subject: Subject) -> Record:
+    """What is measured of samples of a flow for the networks of a subject."""
+    one = sizes.widths.flow if name == SEVERAL else sizes.ours[name]
+
+    def compute() -> Record:
+        flow = several(settings, sizes) if name == SEVERAL else one.learned(settings, sizes.subject)
+        moved = flow.on(subject.sym, states.of(subject.build()))
+        generator = torch.Generator(settings.device).manual_seed(settings.seed)
+        return measured(settings, subject, moved.sample(sizes.near, sizes.steps, generator=generator), average=False)
+
+    known = {"subject": asdict(sizes.subject), "several": [asdict(each) for each in sizes.widths.several]}
+    sized = {"flow": name, "recipe": one.known(), "model": subject.model, "count": sizes.near, "steps": sizes.steps}
+    record: Record = settings.keep("weightflow-width", compute, **known, **sized)
+    return record

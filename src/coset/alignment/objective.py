@@ -1,0 +1,136 @@
+"""What alignment maximises: inner products of A with a moved B, and scores that are linear in the permutations."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from coset.core.state import State, is_coordinate
+from coset.symmetries import Element, Symmetry
+from coset.symmetries.group import Block, Label, blocks, labels
+
+# Elements of one operand that are converted and multiplied at once.
+PIECE = 2**24
+# Products that are added up in float32.
+SUMMED = 2**16
+
+
+def gram(a: Tensor, b: Tensor, batch: Sequence[int], units: Sequence[int]) -> Tensor:
+    """G[c, i, j] = sum over the other dimensions of a[c, i, ...] b[c, j, ...].
+
+    batch, units: dimensions of a and b, which have the same shape; those of `units` are flattened to one.
+    Returns [batch, n, n] with the batch flattened, in float32, or float64 for float64 operands.
+    """
+    rest = [d for d in range(a.dim()) if d not in batch and d not in units]
+    copies, n = math.prod(a.shape[d] for d in batch), math.prod(a.shape[d] for d in units)
+    dtype = torch.float64 if a.dtype == torch.float64 else torch.float32
+    total: Tensor | None = None
+    for x, y in _pieces(a, b, rest):
+        order = [*batch, *units, *rest]
+        left = x.permute(order).reshape(copies, n, -1).to(dtype)
+        right = y.permute(order).reshape(copies, n, -1).to(dtype)
+        if total is None:
+            total = torch.bmm(left, right.mT)
+        else:
+            total.baddbmm_(left, right.mT)
+    return total if total is not None else torch.zeros(copies, n, n, dtype=dtype, device=a.device)
+
+
+def inner(a: Tensor, b: Tensor) -> float:
+    """<a, b>, the sums of pieces added up in float64."""
+    dtype = torch.float64 if a.dtype == torch.float64 else torch.float32
+    pairs = zip(torch.split(a.flatten(), SUMMED), torch.split(b.flatten(), SUMMED), strict=True)
+    return sum(float(torch.dot(x.to(dtype), y.to(dtype))) for x, y in pairs)
+
+
+def _pieces(a: Tensor, b: Tensor, rest: Sequence[int]) -> Iterator[tuple[Tensor, Tensor]]:
+    if a.numel() <= PIECE or not rest:
+        yield a, b
+        return
+    longest = max(rest, key=lambda d: a.shape[d])
+    count = min(a.shape[longest], -(-a.numel() // PIECE))
+    yield from zip(a.tensor_split(count, longest), b.tensor_split(count, longest), strict=True)
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The term <a, g b> of the objective; either may be read lazily, tensor by tensor."""
+
+    a: State
+    b: State
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Find g that maximises sum_k <a_k, g b_k> + sum_u <linear_u, P_u>.
+
+    pairs
+        states of equal names; their floating tensors that the symmetry moves count, buffers do not
+    linear
+        set -> [n, n] scores of A's unit i against B's unit j; [copies, copies, n, n] for sets over others, A's copy
+        first
+    device
+        where the products are computed
+    """
+
+    sym: Symmetry
+    pairs: Sequence[Pair]
+    linear: Mapping[str, Tensor] = field(default_factory=dict)
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    def tensors(self, units: set[str]) -> list[str]:
+        """The tensors that some of these sets index."""
+        return [name for name in self._counted() if any(label.units in units for label in self._labels(name))]
+
+    def _counted(self) -> list[str]:
+        names = self.pairs[0].a.keys() if self.pairs else ()
+        counted: dict[str, str] = {}  # of tied names the first that is there
+        for name in names:
+            if name in self.sym.axes and name not in self.sym.buffers:
+                counted.setdefault(self.sym.tied.get(name, name), name)
+        return list(counted.values())
+
+    def _labels(self, name: str) -> list[Label]:
+        return [label for row in labels(self.sym.axes[name]) for label in row]
+
+    def terms(self, name: str) -> list[tuple[Tensor, Tensor]]:
+        """(a, b) of each pair, B not moved; none for a tensor of integers, two for the parts of a complex one."""
+        found = [(pair.a[name].to(self.device), pair.b[name].to(self.device)) for pair in self.pairs]
+        real = [(a, b) for a, b in found if is_coordinate(a) and not a.is_complex()]
+        parts = [pair for a, b in found if a.is_complex() for pair in ((a.real, b.real), (a.imag, b.imag))]
+        return real + parts
+
+    def blocks(self, name: str, element: Element) -> list[tuple[Block, Block]]:
+        """The blocks of A and of the moved B."""
+        axes = self.sym.axes[name]
+        found: list[tuple[Block, Block]] = []
+        for a, b in self.terms(name):
+            moved = self.sym.act(element, {name: b})[name]
+            found += zip(blocks(a, axes), blocks(moved, axes), strict=True)
+        return found
+
+    def objective(self, element: Element, units: set[str] | None = None) -> float:
+        """The value at g, or the part of it that depends on the permutations of some sets."""
+        total = 0.0
+        still = not element.permutations and not element.scales
+        for name in self._counted() if units is None else self.tensors(units):
+            for a, b in self.terms(name):
+                total += inner(a, b if still else self.sym.act(element, {name: b})[name])
+        for name, scores in self.linear.items():
+            if units is None or name in units or units & set(self.sym.sets[name].over):
+                total += float(moved_scores(element, name, scores).diagonal(dim1=-2, dim2=-1).double().sum())
+        return total
+
+
+def moved_scores(element: Element, name: str, scores: Tensor) -> Tensor:
+    """Scores of A's units against the units of the moved B: [n, n], or [copies, n, n] within each copy."""
+    p = element[name].to(scores.device)
+    if not element.sets[name].over:
+        return scores[:, p]
+    copy = element.source_copy(name).to(scores.device)
+    rows = scores[torch.arange(len(copy), device=scores.device), copy]
+    return rows.gather(-1, p.unsqueeze(-2).expand(rows.shape))

@@ -1,0 +1,1 @@
+"""What every room stands on: states, files, devices, errors, progress, and work that can be resumed."""

@@ -1,0 +1,309 @@
+"""Safetensors written tensor by tensor, so that no more than one of them is in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from coset.core.errors import StateError
+from coset.core.files import atomic_write, write_json
+from coset.core.state import State, is_finite
+
+INDEX = "model.safetensors.index.json"
+PICKLES = (".pt", ".pth", ".bin")
+WRAPPERS = ("state_dict", "model_state_dict", "model")  # the entry of a training checkpoint that holds the state
+
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+
+
+class Shard:
+    """One safetensors file: what it holds, read once, and its tensors, read from the file each time.
+
+    The file is opened for each tensor and closed again: as long as a file is mapped, all that was ever read of it
+    counts as memory of this process. A file that changes meanwhile is refused.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.stamp = path, _stamp(path)
+        with safe_open(path, framework="pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            self.codes = {name: str(part.get_dtype()) for name, part in slices.items()}
+            self.shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
+            self.metadata: dict[str, str] = file.metadata() or {}
+
+    def read(self, name: str) -> Tensor:
+        """A tensor of its own, not a view of the mapped file, whose writes the next reader would see."""
+        if not self.path.is_file() or _stamp(self.path) != self.stamp:
+            raise StateError(f"{self.path} was changed or removed while it was in use.")
+        with safe_open(self.path, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name).clone()
+        return tensor
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    found = path.stat()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+class LazyState(Mapping[str, Tensor]):
+    """A read-only State over safetensors files, which reads one tensor at each access; see `open_state`.
+
+    `metadata` is the text stored beside the tensors, of all files together.
+    """
+
+    def __init__(self, shards: Mapping[str, Shard], metadata: Mapping[str, str] | None = None) -> None:
+        """`shards` gives for each tensor name the file that holds it; `metadata` is theirs unless given."""
+        self._shards = dict(shards)
+        self.metadata = dict(metadata or {})
+        for shard in {id(shard): shard for shard in self._shards.values()}.values():
+            self.metadata.update(shard.metadata)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._shards[name].read(name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._shards  # the inherited test would read the tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shards)
+
+    def __len__(self) -> int:
+        return len(self._shards)
+
+    def shape(self, name: str) -> torch.Size:
+        """The shape of a tensor, without reading it."""
+        return torch.Size(self._shards[name].shapes[name])
+
+    def dtype(self, name: str) -> torch.dtype:
+        """The dtype of a tensor, without reading it."""
+        return DTYPES[self._shards[name].codes[name]]
+
+    def layout(self, names: Iterable[str]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
+        """The dtype and shape of tensors, without reading them."""
+        return {name: (self.dtype(name), tuple(self.shape(name))) for name in names}
+
+
+def open_state(path: str | Path) -> LazyState:
+    """Open a safetensors file, a `*.index.json`, or a folder with `model.safetensors.index.json`, lazily.
+
+    Raises `StateError` when a file is damaged or the index and its shards do not hold the same tensors.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise StateError(f"There is no file or folder {path}.")
+    if path.is_dir():
+        if not (path / INDEX).is_file():
+            raise StateError(f"The folder {path} has no {INDEX}, so name the checkpoint file itself.")
+        return LazyState(_open_index(path / INDEX))
+    if path.name.endswith(".index.json"):
+        return LazyState(_open_index(path))
+    if path.suffix == ".safetensors":
+        shard = _open_shard(path)
+        return LazyState(dict.fromkeys(shard.shapes, shard), shard.metadata)  # also of a file without tensors
+    raise StateError(f"{path} cannot be read one tensor at a time: its name must end in .safetensors.")
+
+
+def load_state(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Tensor]:
+    """Read a State from whatever `open_state` opens, or from a `.pt`, `.pth` or `.bin` of plain tensors.
+
+    A pickle that wraps its state as `{"state_dict": ...}` or `{"model": ...}` is unwrapped. Names are taken
+    as they are stored; safetensors does not keep their order. `coset.core.state.check` tells whether the
+    state fits a model and is finite.
+    """
+    path = Path(path)
+    if path.is_file() and path.suffix in PICKLES:
+        state: State = _load_pickle(path)
+    elif path.is_file() and not path.name.endswith((".safetensors", ".index.json")):
+        raise StateError(
+            f"{path} is of no known format: its name must end in .safetensors, .index.json or one of "
+            f"{', '.join(PICKLES)}."
+        )
+    else:
+        state = open_state(path)
+    return {name: x.to(device) for name, x in state.items()}
+
+
+def save_state(state: State, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+    """Write a State or population to a `.safetensors` file, atomically, with `metadata` beside the tensors.
+
+    Tensors that share memory (tied weights, views) are each written in full under their own name. On
+    failure there is no new file and an old one is untouched.
+    """
+    path = Path(path)
+    if path.suffix != ".safetensors":
+        raise StateError(f"A state is saved as safetensors, so the name {path} must end in .safetensors.")
+    tensors: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, x in state.items():
+        if x.dtype not in DTYPES.values() or x.layout != torch.strided:
+            raise StateError(f"Tensor '{name}' ({x.dtype}, {x.layout}) cannot be stored in safetensors.")
+        x = x.detach().cpu().contiguous()
+        # safetensors refuses shared memory, since a reader could not restore the sharing.
+        storage = x.untyped_storage().data_ptr()
+        tensors[name] = x.clone() if storage in storages else x
+        storages.add(storage)
+    try:
+        with atomic_write(path) as temporary:
+            # transformers reads only files that say in which framework's layout they are.
+            save_file(tensors, temporary, {"format": "pt", **(metadata or {})})
+    except (OSError, SafetensorError) as error:
+        raise StateError(f"{path} cannot be written: {_reason(error)}.") from error
+
+
+def _open_shard(path: Path) -> Shard:
+    try:
+        shard = Shard(path)
+    except (OSError, SafetensorError) as error:
+        raise StateError(f"{path} is not a complete safetensors file: {_reason(error)}.") from error
+    for name, code in shard.codes.items():
+        if code not in DTYPES:
+            raise StateError(f"Tensor '{name}' in {path} has dtype {code}, which torch cannot hold.")
+    return shard
+
+
+def _open_index(path: Path) -> dict[str, Shard]:
+    """The open shard of each tensor that the index `{"weight_map": {tensor: shard file}}` names."""
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise StateError(f"{path} is not a JSON index: {_reason(error)}.") from error
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        raise StateError(f"{path} has no weight_map from tensor names to shard files.")
+    shards = {}
+    for file in dict.fromkeys(weight_map.values()):
+        # An index must not lead out of its own folder.
+        if Path(file).name != file or not (path.parent / file).is_file():
+            raise StateError(f"{path} names the shard '{file}', which is not a file in its folder.")
+        shards[file] = _open_shard(path.parent / file)
+        held, listed = set(shards[file].shapes), {n for n, f in weight_map.items() if f == file}
+        if listed - held:
+            raise StateError(f"{path} puts '{min(listed - held)}' in the shard {file}, which lacks it.")
+        if held - listed:
+            raise StateError(f"{path} does not put '{min(held - listed)}' in the shard {file}, which has it.")
+    return {name: shards[file] for name, file in weight_map.items()}
+
+
+def _load_pickle(path: Path) -> State:
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle can raise anything; torch's text advises to run its code
+        raise StateError(
+            f"{path} is damaged or holds more than plain tensors, so it is not loaded: save the state_dict() "
+            "alone, or as safetensors."
+        ) from error
+    for wrapper in WRAPPERS:
+        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
+            content = content[wrapper]
+            break
+    if not isinstance(content, Mapping):
+        raise StateError(f"{path} holds {type(content).__name__} where a dict of tensors is expected.")
+    for name, x in content.items():
+        if not isinstance(name, str) or not isinstance(x, Tensor):
+            raise StateError(f"Entry {name!r} in {path} is {type(x).__name__} and not a named tensor.")
+    return {name: x.detach() for name, x in content.items()}
+
+
+def _reason(error: BaseException) -> str:
+    """The cause on one line, without the file name that the sentence has already."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()).rstrip(".")
+
+
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+# Shards of large checkpoints; a smaller one is a single file.
+SHARD_BYTES = 5 * 10**9
+
+
+def write_stream(
+    path: str | Path,
+    layout: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
+    read: Callable[[str], Tensor],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write one `.safetensors` file, atomically: `layout` says what each tensor is, `read` gives it in its turn.
+
+    The format: the length of the header in 8 bytes, a JSON header with the place of each tensor, then their bytes.
+    """
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
+    end = 0
+    for name, (dtype, shape) in layout.items():
+        start, end = end, end + dtype.itemsize * torch.Size(shape).numel()
+        header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        file.write(len(text).to_bytes(8, "little"))
+        file.write(text)
+        for name, (dtype, shape) in layout.items():
+            x = read(name)
+            if x.dtype != dtype or tuple(x.shape) != tuple(shape):
+                raise StateError(f"Tensor '{name}' is {x.dtype} {tuple(x.shape)} where {dtype} {shape} is expected.")
+            flat = x.detach().cpu().contiguous().flatten()
+            file.write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
+
+
+def write_like(
+    source: LazyState, path: Path, read: Callable[[str], Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write the tensors of `source`, as `read` gives them: a `.safetensors` file, or a folder of shards with an index.
+
+    The index is written last, so that a folder without one is recognised as half-written.
+    """
+    if path.suffix == ".safetensors":
+        write_stream(path, source.layout(source), read, metadata)
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    shards = _shards(source)
+    files = {f"model-{k + 1:05d}-of-{len(shards):05d}.safetensors": names for k, names in enumerate(shards)}
+    for file, names in files.items():
+        write_stream(path / file, source.layout(names), read, metadata)
+    total = sum(dtype.itemsize * torch.Size(shape).numel() for dtype, shape in source.layout(source).values())
+    weight_map = {name: file for file, names in files.items() for name in names}
+    write_json(path / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def _shards(source: LazyState) -> list[list[str]]:
+    """Names in their order, cut where a shard is full."""
+    shards: list[list[str]] = [[]]
+    size = 0
+    for name, (dtype, shape) in source.layout(source).items():
+        more = dtype.itemsize * torch.Size(shape).numel()
+        if shards[-1] and size + more > SHARD_BYTES:
+            shards.append([])
+            size = 0
+        shards[-1].append(name)
+        size += more
+    return shards
+
+
+def check_finite(source: Mapping[str, Tensor], names: Iterable[str], where: str) -> None:
+    """Refuse NaN and infinities, one tensor at a time."""
+    for name in names:
+        if not is_finite(source[name]):
+            raise StateError(f"Tensor '{name}' in {where} has NaN or infinite values.")

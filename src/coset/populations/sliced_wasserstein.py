@@ -1,0 +1,89 @@
+"""How far two populations of networks are from each other, modulo symmetry."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coset.core import state as states
+from coset.core.device import resolve
+from coset.core.errors import CosetError, StateError
+from coset.core.state import State, check, members
+from coset.populations.nearest import trained
+from coset.symmetries import Symmetry
+from coset.weightspace.canonical import canonicalize
+
+PROJECTIONS = 256
+
+
+@dataclass(frozen=True)
+class Sliced:
+    """distance: in units of weights. error: its standard error, from drawing finitely many projections.
+
+    Two samples of one distribution are not at distance zero, so compare it with that of two such samples.
+    """
+
+    distance: float
+    error: float
+    projections: int
+
+
+def sliced_wasserstein(
+    a: State,
+    b: State,
+    sym: Symmetry,
+    reference: State | None = None,
+    projections: int = PROJECTIONS,
+    *,
+    seed: int = 0,
+    device: str | torch.device | None = None,
+) -> Sliced:
+    """SW(a, b)^2 = E_u W_2(<u, c(a)>, <u, c(b)>)^2 with u uniform on the sphere (Rabin et al. 2011).
+
+    c is the canonical form with units in the order of `reference`, one state, by default the first network of `b`:
+    equivalent networks have the same, so the distance does not change if any network is replaced by one of those. All
+    trained weights count, as they are.
+
+    a, b
+        populations, of any sizes
+    """
+    if states.size(a) == 0 or states.size(b) == 0:
+        raise StateError("Two populations can be compared if each has a network or more.")
+    if projections < 1:
+        raise CosetError(f"Populations cannot be compared by {projections} projections: give one or more.")
+    check(members(a, slice(1)), like=members(b, slice(1)), where="the first population")
+    where = resolve(device, b)
+    first = {name: x[0] for name, x in b.items()} if reference is None else reference
+    x, y = (_coordinates(one, sym, states.to(first, where), where) for one in (a, b))
+    generator = torch.Generator().manual_seed(seed)
+    u = torch.randn(x.shape[1], projections, generator=generator, dtype=x.dtype)
+    u = (u / torch.linalg.vector_norm(u, dim=0)).to(where)
+    squares = squared_distances(x @ u, y @ u)
+    mean = float(squares.mean())
+    spread = float(squares.std()) / math.sqrt(projections) if projections > 1 else math.inf
+    distance = math.sqrt(mean)
+    return Sliced(distance, spread / (2 * distance) if distance else 0.0, projections)
+
+
+def squared_distances(x: Tensor, y: Tensor) -> Tensor:
+    """W_2(x_k, y_k)^2 [k] of numbers x [n, k] and y [m, k], column by column.
+
+    The integral over levels of the squared difference of quantiles, which are constant between i / n and j / m.
+    """
+    n, m = len(x), len(y)
+    # In parts of 1 / (n m), so that levels are exact.
+    levels = torch.unique(torch.cat([torch.arange(n + 1) * m, torch.arange(m + 1) * n]))
+    widths = levels.diff().to(x) / (n * m)
+    low = levels[:-1]
+    at = x.sort(0).values[(low // m).to(x.device)] - y.sort(0).values[(low // n).to(x.device)]
+    found: Tensor = widths @ at.square()
+    return found
+
+
+def _coordinates(population: State, sym: Symmetry, reference: State, device: torch.device) -> Tensor:
+    """[n, D] float64 of canonical forms."""
+    found = canonicalize(states.to(population, device), sym, reference).state
+    return torch.cat([found[name].double().flatten(1) for name in trained(found, sym)], 1)

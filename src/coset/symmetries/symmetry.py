@@ -1,0 +1,406 @@
+"""`Symmetry`: the group, how it acts, and what it could not use."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from coset.core.errors import SymmetryError
+from coset.symmetries import spec
+from coset.symmetries.group import (
+    Axis,
+    Concat,
+    Element,
+    Fixed,
+    Group,
+    IndexSet,
+    Interleave,
+    Layout,
+    Product,
+    ScaledAxis,
+    Scaling,
+    Units,
+    layout,
+    names,
+)
+from coset.symmetries.trace import Args, positional
+
+
+class Action:
+    """Index tables of one element, shared by all tensors with the same axes."""
+
+    def __init__(self, axes: Mapping[str, tuple[Axis, ...]], scalings: Sequence[Scaling], element: Element) -> None:
+        self.axes = axes
+        self.element = element
+        self.scaled: dict[str, list[tuple[Scaling, ScaledAxis]]] = {}
+        for scaling in scalings:
+            for member in scaling.members if scaling.name in element.scales else ():
+                self.scaled.setdefault(member.tensor, []).append((scaling, member))
+        self.batch = _batch_shape(element)
+        self.moved = {
+            name
+            for name, known in element.sets.items()
+            if name in element.permutations or any(base in element.permutations for base in known.over)
+        }
+        self._plain: dict[Axis, Tensor] = {}
+        self._layouts: dict[Axis, Layout] = {}
+        tensors = [*element.permutations.values(), *element.scales.values()]
+        self.device = tensors[0].device if tensors else torch.device("cpu")
+
+    def _layout(self, axis: Axis) -> Layout:
+        """Positions on the element's device."""
+        if axis not in self._layouts:
+            self._layouts[axis] = layout(axis).to(self.device)
+        return self._layouts[axis]
+
+    def on(self, name: str, tensor: Tensor) -> Tensor:
+        """The image of one tensor; leading population dimensions are kept."""
+        if name not in self.axes:
+            return tensor.clone()
+        axes = self.axes[name]
+        lead = tensor.dim() - len(axes)
+        if lead < 0 or tuple(tensor.shape[lead:]) != tuple(axis.size for axis in axes):
+            expected = tuple(axis.size for axis in axes)
+            raise SymmetryError(f"tensor {name!r} has shape {tuple(tensor.shape)}, the symmetry expects {expected}")
+        if self.batch and lead == 0:
+            tensor, lead = tensor.expand(*self.batch, *tensor.shape), 1
+        if self.batch and tuple(tensor.shape[:lead]) != self.batch:
+            count, given = self.batch[0], tuple(tensor.shape[:lead])
+            raise SymmetryError(f"{count} elements cannot act on tensor {name!r} with leading shape {given}")
+        image = self._rescale(name, self._gather(axes, tensor, lead), lead)
+        return image.clone() if image is tensor else image
+
+    def _gather(self, axes: Sequence[Axis], tensor: Tensor, lead: int) -> Tensor:
+        touched = [d for d, axis in enumerate(axes) if names(axis) & self.moved]
+        if not touched:
+            return tensor
+        layouts = [self._layout(axis) for axis in axes]
+        indices = {d: self._index(d, axes, layouts).to(tensor.device) for d in touched}
+        if len(touched) == 1 and not self.batch and indices[touched[0]].numel() == axes[touched[0]].size:
+            return tensor.index_select(lead + touched[0], indices[touched[0]].flatten())
+        rank = len(axes)
+        spanned = [d for d in range(rank) if any(index.shape[d - rank] > 1 for index in indices.values())]
+        first, last = min(spanned), max(spanned)
+        mesh: list[slice | Tensor] = []
+        for d in range(first, last + 1):
+            index = indices.get(d)
+            if index is None:
+                index = _along(torch.arange(axes[d].size, device=tensor.device), d, rank)
+            mesh.append(_trim(index, rank, first, last))
+        if self.batch:
+            rows = torch.arange(self.batch[0], device=tensor.device).reshape(-1, *[1] * (last - first + 1))
+            if first > 0:
+                # Only neighbouring index tensors keep their place, so the axes before join the mesh.
+                return self._gather_all(axes, tensor, indices)
+            return tensor[(rows, *mesh)]
+        skip: list[slice | Tensor] = [slice(None)] * (lead + first)
+        return tensor[tuple(skip + mesh)]
+
+    def _gather_all(self, axes: Sequence[Axis], tensor: Tensor, indices: Mapping[int, Tensor]) -> Tensor:
+        rank = len(axes)
+        rows = torch.arange(self.batch[0], device=tensor.device).reshape(-1, *[1] * rank)
+        mesh = [
+            indices[d] if d in indices else _along(torch.arange(axes[d].size, device=tensor.device), d, rank)
+            for d in range(rank)
+        ]
+        return tensor[(rows, *mesh)]
+
+    def _index(self, d: int, axes: Sequence[Axis], layouts: Sequence[Layout]) -> Tensor:
+        """(*batch, 1.., n, ..1) source positions along axis d; wider where fibres lie along other axes."""
+        cross = self._cross(d, axes)
+        if not cross and axes[d] in self._plain:
+            return _along(self._plain[axes[d]], d, len(axes))
+        flat = layouts[d]
+        total: Tensor = flat.offset if cross == [] else _along(flat.offset, d, len(axes))
+        for entry in flat.entries:
+            inside = entry.coordinate >= 0
+            unit = entry.coordinate.clamp(min=0)
+            if entry.name in self.moved:
+                unit = self._source(entry.name, unit, d, axes, layouts, bool(cross))
+            elif cross:
+                unit = _along(unit, d, len(axes))
+            mask = _along(inside, d, len(axes)) if cross else inside
+            total = total + torch.where(mask, unit, 0) * entry.stride
+        if not cross:
+            self._plain[axes[d]] = total
+            return _along(total, d, len(axes))
+        return total
+
+    def _cross(self, d: int, axes: Sequence[Axis]) -> list[str]:
+        """Bases of the units on axis d that lie on other axes of the tensor."""
+        here = names(axes[d])
+        return [b for name in here & self.moved for b in self.element.sets[name].over if b not in here]
+
+    def _source(
+        self, name: str, unit: Tensor, d: int, axes: Sequence[Axis], layouts: Sequence[Layout], cross: bool
+    ) -> Tensor:
+        p = self.element[name]
+        rank = len(axes)
+        if cross:
+            unit = _along(unit, d, rank)
+        over = self.element.sets[name].over
+        if not over:
+            return p[..., unit]
+        copy: Tensor = torch.zeros_like(unit)
+        for base in over:
+            where = next(a for a in [d, *range(rank)] if base in names(axes[a]))
+            coordinate = layouts[where].coordinate(base)
+            assert coordinate is not None
+            coordinate = coordinate.clamp(min=0)
+            copy = copy * self.element.sets[base].size + (_along(coordinate, where, rank) if cross else coordinate)
+        return p[..., copy, unit]
+
+    def _rescale(self, name: str, tensor: Tensor, lead: int) -> Tensor:
+        members = self.scaled.get(name, ())
+        # In few bits every product is an error that can be seen, and a factor may not fit: round once, at the end.
+        few = bool(members) and tensor.is_floating_point() and tensor.element_size() < 4
+        image = tensor.float() if few else tensor
+        for scaling, member in members:
+            factor = self._factor(scaling, member, self.axes[name]).to(image)
+            if not self.batch:
+                factor = factor.reshape((*[1] * lead, *factor.shape))
+            image = (image + member.offset) * factor**member.power - member.offset
+        return image.to(tensor.dtype)
+
+    def _factor(self, scaling: Scaling, member: ScaledAxis, axes: Sequence[Axis]) -> Tensor:
+        """Factors of a tensor, one where the scaling does not reach."""
+        c = self.element.scales[scaling.name]
+        rank = len(axes)
+        axis = member.axis
+        if axis is None:
+            return c.reshape((*self.batch, *[1] * rank))
+        layouts = [self._layout(a) for a in axes]
+        found = [entry.coordinate for entry in layouts[axis].entries if entry.name == scaling.units]
+        coordinate = found[member.occurrence]
+        inside = _along(coordinate >= 0, axis, rank)
+        unit = _along(coordinate.clamp(min=0), axis, rank)
+        if not scaling.over:
+            return torch.where(inside, c[..., unit], 1.0)
+        copy = torch.zeros_like(unit)
+        for base in scaling.over:
+            where = next(a for a in [axis, *range(rank)] if base in names(axes[a]))
+            at = layouts[where].coordinate(base)
+            assert at is not None
+            copy = copy * self.element.sets[base].size + _along(at.clamp(min=0), where, rank)
+        return torch.where(inside, c[..., copy, unit], 1.0)
+
+
+def _along(x: Tensor, d: int, rank: int) -> Tensor:
+    """(*batch, n) -> (*batch, 1, .., n at axis d, .., 1)."""
+    return x.reshape(*x.shape[:-1], *[1] * d, x.shape[-1], *[1] * (rank - d - 1))
+
+
+def _trim(index: Tensor, rank: int, first: int, last: int) -> Tensor:
+    """Drop the axes of an index outside [first, last]; those are of size one by construction."""
+    lead = index.dim() - rank
+    return index.reshape(*index.shape[:lead], *index.shape[lead + first : lead + last + 1])
+
+
+def _batch_shape(element: Element) -> tuple[int, ...]:
+    for name, p in element.permutations.items():
+        return tuple(p.shape[: -2 if element.sets[name].over else -1])
+    for name, c in element.scales.items():
+        units = element.units[name]
+        fibred = units in element.sets and element.sets[units].over
+        return tuple(c.shape[: -2 if fibred else -1])
+    return ()
+
+
+if TYPE_CHECKING:
+    from coset.symmetries.verify import Verification
+
+# Random factors are drawn from exp(N(0, SPREAD^2)): far enough from one to be seen, near enough to stay accurate.
+SPREAD = 0.5
+
+
+@dataclass(frozen=True)
+class FixedAxis:
+    """An axis, or a part of one, that cannot move, and the op that says so."""
+
+    tensor: str
+    axis: int
+    size: int
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """Permutations and rescalings of a state that leave the model's function unchanged.
+
+    sets
+        the index sets by name
+    axes
+        state tensor -> what each of its axes indexes
+    scalings
+        groups of units with a free positive factor or sign
+    fixed
+        what could not be used, and why
+    buffers
+        the state tensors that are not trained, such as running statistics
+    tied
+        second names of tensors -> their first name; a state may leave either out
+    """
+
+    sets: Mapping[str, IndexSet]
+    axes: Mapping[str, tuple[Axis, ...]]
+    scalings: tuple[Scaling, ...] = ()
+    fixed: tuple[FixedAxis, ...] = ()
+    verification: Verification | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    buffers: frozenset[str] = frozenset()
+    tied: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """One group per movable index set, in the order of the state."""
+        members: dict[str, list[tuple[str, int]]] = {name: [] for name in self.sets}
+        for tensor, axes in self.axes.items():
+            for d, axis in enumerate(axes):
+                for name in names(axis):
+                    members[name].append((tensor, d))
+        return tuple(
+            Group(known.name, known.size, tuple(members[known.name]), self.copies(known.name), known.over)
+            for known in self.sets.values()
+            if known.movable and members[known.name]
+        )
+
+    def copies(self, name: str) -> int:
+        """How many independent orders a set has: one for each combination of the units it lies over."""
+        return math.prod(self.sets[base].size for base in self.sets[name].over)
+
+    @property
+    def log_order(self) -> float:
+        """log of the number of permutations."""
+        return sum(group.log_order for group in self.groups)
+
+    def element(
+        self, permutations: Mapping[str, Tensor] | None = None, scales: Mapping[str, Tensor] | None = None
+    ) -> Element:
+        """The element with these permutations and factors; what is not named stays as it is."""
+        units = {scaling.name: scaling.units for scaling in self.scalings}
+        return Element(self.sets, permutations or {}, scales or {}, units)
+
+    def identity(self) -> Element:
+        return self.element()
+
+    def random(
+        self, generator: torch.Generator | None = None, *, batch: int | None = None, scalings: bool = False
+    ) -> Element:
+        """A uniform permutation; with ``scalings`` also random factors and signs of the exact scalings.
+
+        ``batch`` draws that many elements at once, to act on a population of as many states.
+        """
+        device = generator.device if generator is not None else torch.device("cpu")
+        lead = () if batch is None else (batch,)
+
+        def shape(name: str, copies: int, size: int) -> tuple[int, ...]:
+            fibred = name in self.sets and self.sets[name].over
+            return (*lead, copies, size) if fibred else (*lead, size)
+
+        permutations = {
+            known.name: torch.rand(
+                shape(known.name, self.copies(known.name), known.size), generator=generator, device=device
+            ).argsort(-1)
+            for known in self.sets.values()
+            if known.movable
+        }
+        scales: dict[str, Tensor] = {}
+        for scaling in self.scalings if scalings else ():
+            noise = torch.randn(
+                shape(scaling.units, scaling.copies, scaling.size),
+                generator=generator,
+                device=device,
+                dtype=torch.float64,
+            )
+            if scaling.exact:
+                scales[scaling.name] = noise.sign() if scaling.kind == "sign" else (SPREAD * noise).exp()
+        return self.element(permutations, scales)
+
+    def missing(self, names: Collection[str]) -> list[str]:
+        """The tensors that a state with these names lacks; of tied ones, one is enough."""
+        present = {self.tied.get(name, name) for name in names}
+        return [name for name in self.axes if name not in names and self.tied.get(name, name) not in present]
+
+    def cycles(self, generator: torch.Generator | None = None) -> Element:
+        """A permutation without fixed points: each group's units in random order, each moved on to the next."""
+        orders = self.random(generator).permutations
+        return self.element({name: torch.empty_like(p).scatter_(-1, p, p.roll(1, -1)) for name, p in orders.items()})
+
+    def act(self, element: Element, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The image of a state; tensors the symmetry does not mention pass through.
+
+        A batch of elements sends one state to a population: every tensor then gets the leading dimension.
+        """
+        action = Action(self.axes, self.scalings, element)
+        images = {name: action.on(name, tensor) for name, tensor in state.items()}
+        if action.batch and all(state[name].dim() == len(self.axes[name]) for name in state.keys() & self.axes.keys()):
+            for name in state.keys() - self.axes.keys():
+                images[name] = images[name].expand(*action.batch, *images[name].shape).clone()
+        return images
+
+    def verify(
+        self,
+        model: nn.Module,
+        args: Args,
+        kwargs: Mapping[str, Any] | None = None,
+        trials: int = 3,
+    ) -> float:
+        """Largest relative output deviation under random elements; SymmetryError if the function changes."""
+        from coset.symmetries.verify import check
+
+        return check(self, model, positional(args), kwargs, trials=trials).deviation
+
+    def to_json(self) -> str:
+        used = {name for axes in self.axes.values() for axis in axes for name in names(axis)}
+        raw = {
+            "groups": {name: spec.set_to_json(known) for name, known in self.sets.items() if name in used},
+            "tensors": {name: [spec.axis_to_json(axis) for axis in axes] for name, axes in self.axes.items()},
+            "scalings": {scaling.name: spec.scaling_to_json(scaling) for scaling in self.scalings},
+            "fixed": [[f.tensor, f.axis, f.size, f.op, f.reason] for f in self.fixed],
+            "buffers": [name for name in self.axes if name in self.buffers],
+            "tied": dict(self.tied),
+        }
+        return json.dumps(raw, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Symmetry:
+        """Read a symmetry that inference or a person wrote; see :mod:`coset.symmetries.spec`."""
+        raw = spec.parse(text)
+        sets = spec.sets_from_json(raw["groups"])
+        axes: dict[str, tuple[Axis, ...]] = {}
+        for tensor, entries in raw["tensors"].items():
+            where = f"tensor {tensor!r}"
+            axes[tensor] = tuple(
+                spec.axis_from_json(entry, sets, f"{where} axis {d}") for d, entry in enumerate(entries)
+            )
+            spec.check_bases(where, axes[tensor], sets)
+        scalings = tuple(spec.scaling_from_json(n, r, sets, axes) for n, r in raw.get("scalings", {}).items())
+        fixed = tuple(FixedAxis(*entry) for entry in raw.get("fixed", ()))
+        buffers, tied = frozenset(raw.get("buffers", ())), raw.get("tied", {})
+        return cls(sets, axes, scalings, fixed, buffers=buffers, tied=tied)
+
+
+def simplify(axis: Axis) -> Axis:
+    """Join neighbouring fixed factors and blocks, which say nothing apart."""
+    if isinstance(axis, Units) or not isinstance(axis, Product | Concat | Interleave):
+        return axis
+    parts = [simplify(part) for part in axis.parts]
+    if all(isinstance(part, Fixed) for part in parts):
+        return Fixed(axis.size)
+    if isinstance(axis, Interleave):
+        return Interleave(tuple(parts))
+    merged: list[Axis] = []
+    for part in parts:
+        if merged and isinstance(part, Fixed) and isinstance(merged[-1], Fixed):
+            size = merged[-1].size * part.size if isinstance(axis, Product) else merged[-1].size + part.size
+            merged[-1] = Fixed(size)
+        else:
+            merged.append(part)
+    return type(axis)(tuple(merged))

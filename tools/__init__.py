@@ -1,0 +1,1 @@
+"""What writes pages of docs/ from records, and what measures the house."""
