@@ -17,12 +17,9 @@ from torch import Tensor, nn
 
 from bench import process
 from bench.result import Result, installed, machine
-from coset import data, zoo
-from coset.alignment import align
+from coset import MAP, Symmetry, align, data, fit, symmetry, zoo
 from coset.core import state
 from coset.core.checkpoint import load_state
-from coset.inference import MAP, fit
-from coset.symmetries import Symmetry, symmetry
 from coset.symmetries.group import blocks
 from coset.symmetries.verify import difference
 

@@ -21,13 +21,10 @@ from bench import process
 from bench.curve_layers import CurveNet
 from bench.device import copying, default_device, device_name, multiplying, now, prepare
 from bench.result import Result, machine
-from coset import zoo
+from coset import MAP, PGD, Adversarial, Connect, Epoch, Method, find_curve, fit, zoo
 from coset.core import state
 from coset.data import Split
-from coset.inference import MAP, Adversarial, fit
-from coset.paths import Connect, find_curve
-from coset.solutions import PGD
-from coset.training import Epoch, Method, capture
+from coset.training import capture
 from coset.training.initialise import fresh
 
 LIMIT = 600.0  # seconds for one row

@@ -15,11 +15,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from coset import data
+from coset import Architecture, Collect, Flow, Matching, Population, collect, data
 from coset.core.progress import Epoch
 from coset.data import Split
-from coset.flow import Architecture, Flow, Matching
-from coset.populations import Collect, Population, collect
 from coset.populations.scores import scores
 from coset_papers.examples import some
 from coset_papers.weightflow.study import FRESH, Subject

@@ -19,10 +19,8 @@ from torch.nn import functional as F
 from bench import process
 from bench.device import default_device, device_name, wait
 from bench.result import Result, installed, machine
-from coset import zoo
+from coset import VI, Epoch, fit, zoo
 from coset.data import Split
-from coset.inference import VI, fit
-from coset.training import Epoch
 from coset.training.initialise import fresh
 
 LIMIT = 600.0  # seconds for one tool on one network

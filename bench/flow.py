@@ -18,12 +18,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench import process
 from bench.device import default_device, device_name, multiplying, now, prepare
 from bench.result import Result, machine
-from coset import zoo
+from coset import Architecture, Epoch, Flow, Matching, Population, normal_starts, symmetry, zoo
 from coset.data import Split
-from coset.flow import Architecture, Flow, Matching, normal_starts
-from coset.populations import Population
-from coset.symmetries import symmetry
-from coset.training import Epoch
 from coset.weightspace.embedding import Conditioning
 from coset.weightspace.unit_transformer import TransformerBlock
 

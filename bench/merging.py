@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 
 import coset
-from coset import data, zoo
-from coset.alignment import ManyMatch, PopulationMatch, barycenter
+from coset import ManyMatch, PopulationMatch, Solution, data, zoo
+from coset.alignment.many import barycenter
 from coset.core.files import write_json
-from coset.solutions import Solution
 
 MLP = "mlp:784-512-512-512-10"
 RESNET = "resnet20:width=4"

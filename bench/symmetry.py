@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from bench import process
 from bench.result import Result, installed, machine
-from coset import zoo
+from coset import symmetry, zoo
 from coset.core import state as states
-from coset.symmetries import symmetry
 from coset.symmetries.verify import difference, generic
 
 LIMIT = 300.0  # seconds for one tool on one network

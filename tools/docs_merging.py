@@ -14,8 +14,8 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
+from coset import Barrier
 from coset.core.errors import CosetError
-from coset.paths import Barrier
 from coset.plot.barrier import barriers
 from tools.docs_markdown import Record, absent, grid, read, short
 

@@ -10,15 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.integrate import quad
 from torch import Tensor
 from torch.distributions import Categorical, MixtureSameFamily, MultivariateNormal
 from typer.testing import Result
 
-from coset_papers.gelberg2024 import mode_seeking as figures
-from coset_papers.gelberg2024 import reverse_kl_exact as exact
+from coset_papers.gelberg2024 import mode_seeking as figures, reverse_kl_exact as exact
 from coset_papers.gelberg2024.reverse_kl import Descent, direction, estimate, minimise
 
 Reproduce = Callable[..., Result]

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 
 from coset.core.errors import CosetError
-from coset_papers import Settings
-from coset_papers import ledger as papers_ledger
-from coset_papers import settings as papers_settings
+from coset_papers import Settings, ledger as papers_ledger, settings as papers_settings
 
 TRAINING, PREPARING, READING, PART = 100.0, 3.0, 1.0, 10.0  # seconds, of which epochs have all but preparing
 

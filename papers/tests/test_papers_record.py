@@ -12,8 +12,16 @@ from typer.testing import Result
 
 import coset
 from coset.plot.figure import canvas
-from coset_papers import Claim, Exhibit, Outcome, Settings, catalogue, exhibits, gelberg2024
-from coset_papers import settings as papers_settings
+from coset_papers import (
+    Claim,
+    Exhibit,
+    Outcome,
+    Settings,
+    catalogue,
+    exhibits,
+    gelberg2024,
+    settings as papers_settings,
+)
 
 Reproduce = Callable[..., Result]
 PAUSE = 0.05  # seconds

@@ -8,17 +8,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
-from coset import data, zoo
-from coset.alignment import align
+from coset import MAP, VI, Dirac, Gaussian, Solution, Symmetry, align, data, mixture, symmetry, wasserstein, zoo
 from coset.core import state as states
 from coset.data import Split
-from coset.inference import MAP, VI
-from coset.paths import mixture
-from coset.solutions import Dirac, Gaussian, Solution, wasserstein
-from coset.symmetries import Symmetry, symmetry
 from coset_papers import SCALES, Settings
 from coset_papers.examples import some
 from coset_papers.outcome import Claim, noted_once

@@ -10,8 +10,7 @@ import torch
 from torch.nn import functional as F
 
 import coset
-from coset import data, zoo
-from coset.flow import Flow
+from coset import Flow, data, zoo
 from coset_papers import Settings, reproduce
 from coset_papers.weightflow import EXHIBITS
 from coset_papers.weightflow.ablation import variations

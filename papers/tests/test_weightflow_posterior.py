@@ -13,12 +13,12 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from coset import HMC
 from coset.core import state as states
 from coset.data import Split
 from coset.flow.flow import Flow
 from coset.flow.importance import importance
 from coset.flow.space import Geometry
-from coset.inference import HMC
 from coset_papers.settings import Settings
 from coset_papers.weightflow.posterior import posterior
 from coset_papers.weightflow.posterior_cases import CASES, EUCLIDEAN

@@ -4,28 +4,26 @@ The one table of public names. Type checkers read it as a stub, `coset/__init__.
 first used, and `__all__`, the reference and the tests are made from it.
 """
 
-from coset import alignment as alignment
-from coset import assignment as assignment
-from coset import core as core
-from coset import data as data
-from coset import flow as flow
-from coset import inference as inference
-from coset import paths as paths
-from coset import plot as plot
-from coset import populations as populations
-from coset import solutions as solutions
-from coset import symmetries as symmetries
-from coset import training as training
-from coset import weightspace as weightspace
-from coset import zoo as zoo
+from coset import (
+    alignment as alignment,
+    assignment as assignment,
+    core as core,
+    data as data,
+    flow as flow,
+    inference as inference,
+    paths as paths,
+    plot as plot,
+    populations as populations,
+    solutions as solutions,
+    symmetries as symmetries,
+    training as training,
+    weightspace as weightspace,
+    zoo as zoo,
+)
 from coset._version import __version__ as __version__
 from coset.alignment.align import (
     Activations as Activations,
-)
-from coset.alignment.align import (
     align as align,
-)
-from coset.alignment.align import (
     align_many as align_many,
 )
 from coset.alignment.driver import Match as Match
@@ -37,45 +35,25 @@ from coset.alignment.sinkhorn import Sinkhorn as Sinkhorn
 from coset.core import state as state
 from coset.core.checkpoint import (
     load_state as load_state,
-)
-from coset.core.checkpoint import (
     open_state as open_state,
-)
-from coset.core.checkpoint import (
     save_state as save_state,
 )
 from coset.core.errors import (
     AssignmentError as AssignmentError,
-)
-from coset.core.errors import (
     CosetError as CosetError,
-)
-from coset.core.errors import (
     DataError as DataError,
-)
-from coset.core.errors import (
     ModelError as ModelError,
-)
-from coset.core.errors import (
     StateError as StateError,
-)
-from coset.core.errors import (
     SymmetryError as SymmetryError,
 )
 from coset.core.progress import (
     Epoch as Epoch,
-)
-from coset.core.progress import (
     Event as Event,
-)
-from coset.core.progress import (
     Progress as Progress,
 )
 from coset.core.state import State as State
 from coset.data.dataset import (
     DataSet as DataSet,
-)
-from coset.data.dataset import (
     Split as Split,
 )
 from coset.flow.base import normal_starts as normal_starts
@@ -88,20 +66,12 @@ from coset.inference.adversarial import Adversarial as Adversarial
 from coset.inference.deep_ensemble import DeepEnsemble as DeepEnsemble
 from coset.inference.diagnostics import (
     Diagnosis as Diagnosis,
-)
-from coset.inference.diagnostics import (
     diagnose as diagnose,
-)
-from coset.inference.diagnostics import (
     ess as ess,
-)
-from coset.inference.diagnostics import (
     r_hat as r_hat,
 )
 from coset.inference.elbo import (
     Elbo as Elbo,
-)
-from coset.inference.elbo import (
     elbo as elbo,
 )
 from coset.inference.fit import fit as fit
@@ -114,70 +84,48 @@ from coset.inference.symmetrized_vi import SymmetrizedVI as SymmetrizedVI
 from coset.inference.vi import VI as VI
 from coset.paths.barrier import (
     Barrier as Barrier,
-)
-from coset.paths.barrier import (
     barrier as barrier,
 )
 from coset.paths.connect import Connect as Connect
 from coset.paths.curve import (
     Bezier as Bezier,
-)
-from coset.paths.curve import (
     Chain as Chain,
-)
-from coset.paths.curve import (
     Curve as Curve,
-)
-from coset.paths.curve import (
     load_curve as load_curve,
 )
 from coset.paths.find_curve import find_curve as find_curve
 from coset.paths.geodesic import (
     Geodesic as Geodesic,
-)
-from coset.paths.geodesic import (
     geodesic as geodesic,
 )
 from coset.paths.interpolation_bound import (
     InterpolationBound as InterpolationBound,
-)
-from coset.paths.interpolation_bound import (
     interpolation_bound as interpolation_bound,
 )
 from coset.paths.mixture import (
     MixturePath as MixturePath,
-)
-from coset.paths.mixture import (
     mixture as mixture,
 )
 from coset.paths.pam import PAM as PAM
 from coset.paths.plane import (
     Plane as Plane,
-)
-from coset.paths.plane import (
     plane as plane,
 )
 from coset.populations.chunk import Collect as Collect
 from coset.populations.collect import collect as collect
 from coset.populations.diversity import (
     Diversity as Diversity,
-)
-from coset.populations.diversity import (
     diversity as diversity,
 )
 from coset.populations.model_averages import model_averages as model_averages
 from coset.populations.novelty import (
     Novelty as Novelty,
-)
-from coset.populations.novelty import (
     novelty as novelty,
 )
 from coset.populations.pair_barriers import pair_barriers as pair_barriers
 from coset.populations.population import Population as Population
 from coset.populations.scores import (
     Scores as Scores,
-)
-from coset.populations.scores import (
     scores as scores,
 )
 from coset.populations.sliced_wasserstein import sliced_wasserstein as sliced_wasserstein
@@ -186,8 +134,6 @@ from coset.solutions.dirac import Dirac as Dirac
 from coset.solutions.ensemble import Ensemble as Ensemble
 from coset.solutions.evaluate import (
     Evaluation as Evaluation,
-)
-from coset.solutions.evaluate import (
     evaluate as evaluate,
 )
 from coset.solutions.full import FullGaussian as FullGaussian
@@ -197,17 +143,11 @@ from coset.solutions.load import load as load
 from coset.solutions.mixture import Mixture as Mixture
 from coset.solutions.overlap import (
     Overlap as Overlap,
-)
-from coset.solutions.overlap import (
     overlap as overlap,
 )
 from coset.solutions.predictive import (
     Moments as Moments,
-)
-from coset.solutions.predictive import (
     moments as moments,
-)
-from coset.solutions.predictive import (
     predict as predict,
 )
 from coset.solutions.solution import Solution as Solution
@@ -215,8 +155,6 @@ from coset.solutions.symmetrized import Symmetrized as Symmetrized
 from coset.solutions.wasserstein import wasserstein as wasserstein
 from coset.symmetries.group import (
     Element as Element,
-)
-from coset.symmetries.group import (
     Group as Group,
 )
 from coset.symmetries.infer import symmetry as symmetry
@@ -225,21 +163,15 @@ from coset.symmetries.verify import Verification as Verification
 from coset.training.loop import Method as Method
 from coset.weightspace.canonical import (
     Canonical as Canonical,
-)
-from coset.weightspace.canonical import (
     canonicalize as canonicalize,
 )
 from coset.weightspace.graph import (
     NeuralGraph as NeuralGraph,
-)
-from coset.weightspace.graph import (
     neural_graph as neural_graph,
 )
 from coset.weightspace.graph_network import GraphNetwork as GraphNetwork
 from coset.weightspace.manifold import (
     Manifold as Manifold,
-)
-from coset.weightspace.manifold import (
     manifold as manifold,
 )
 from coset.weightspace.pna import PNA as PNA
@@ -248,7 +180,5 @@ from coset.weightspace.relational import RelationalTransformer as RelationalTran
 from coset.weightspace.unit_transformer import UnitTransformer as UnitTransformer
 from coset.weightspace.volume import (
     log_scales as log_scales,
-)
-from coset.weightspace.volume import (
     log_volume as log_volume,
 )

@@ -8,9 +8,8 @@ import torch
 from torch import Tensor
 
 import coset
-from coset import zoo
+from coset import Symmetry, zoo
 from coset.core import state as states
-from coset.symmetries import Symmetry
 from coset.symmetries.verify import generic
 
 SPECS = {

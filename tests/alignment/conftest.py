@@ -6,7 +6,7 @@ import pytest
 import torch
 from alignment_nets import SPECS, network
 
-from coset.symmetries import Symmetry
+from coset import Symmetry
 
 
 @pytest.fixture(params=list(SPECS))

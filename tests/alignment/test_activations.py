@@ -13,14 +13,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import coset
-from coset import ModelError
+from coset import ModelError, Symmetry
 from coset.alignment.activations import constrained, cross_statistics
 from coset.alignment.objective import moved_scores
 from coset.alignment.sites import Kind
 from coset.assignment import solve
 from coset.core import state as states
 from coset.data import Split
-from coset.symmetries import Symmetry
 from coset.zoo import build, example_input
 
 

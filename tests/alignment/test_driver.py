@@ -10,11 +10,10 @@ from alignment_nets import SPECS, network, random_state
 from torch import nn
 
 import coset
-from coset import zoo
+from coset import Element, Symmetry, zoo
 from coset.alignment.blocks import FibredNode, JointNode, PlainNode, nodes
 from coset.alignment.driver import _after, maximise
 from coset.alignment.objective import Pair, Problem
-from coset.symmetries import Element, Symmetry
 
 
 def same(sym: Symmetry, g: Element, h: Element) -> bool:

@@ -12,7 +12,7 @@ from alignment_nets import network, random_state
 from torch import Tensor, nn
 
 import coset
-from coset.alignment import Activations, ManyMatch, PopulationMatch, Sinkhorn
+from coset import Activations, ManyMatch, PopulationMatch, Sinkhorn
 from coset.core import state as states
 from coset.core.errors import CosetError
 from coset.symmetries.verify import generic

@@ -7,11 +7,11 @@ import torch
 from alignment_nets import SPECS, network, random_state
 
 import coset
-from coset.alignment import ManyMatch, PopulationMatch, barycenter
+from coset import Element, ManyMatch, PopulationMatch, Symmetry
+from coset.alignment.many import barycenter
 from coset.alignment.rescaling import wide
 from coset.core import state as states
 from coset.core.errors import CosetError
-from coset.symmetries import Element, Symmetry
 
 
 def same(sym: Symmetry, g: Element, h: Element) -> bool:

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 import coset
+from coset import Symmetry
 from coset.alignment import relaxed
 from coset.core import state as states
-from coset.symmetries import Symmetry
 from coset.symmetries.verify import generic
 from coset.zoo import build, example_input
 

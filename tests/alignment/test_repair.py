@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import StateError
+from coset import StateError, Symmetry
 from coset.alignment.repair import recompute_norms, repair
 from coset.core import state as states
 from coset.data import Split, load
-from coset.symmetries import Symmetry
 from coset.zoo import build
 
 DIGITS = "mlp:64-128-128-128-10"

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset.alignment import Activations, signature
+from coset import Activations, Symmetry, signature
 from coset.alignment.activations import cross_statistics
 from coset.core import state as states
 from coset.core.errors import CosetError, DataError, StateError
-from coset.symmetries import Symmetry
 from coset.zoo import build, example_input
 
 Kind = Literal["pre", "post"]

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import CosetError, Dirac
+from coset import CosetError, Dirac, Element, Symmetry
 from coset.alignment.driver import maximise
 from coset.alignment.objective import Pair, Problem
 from coset.alignment.sinkhorn import Sinkhorn
 from coset.core import state as states
 from coset.data import Split, load
-from coset.symmetries import Element, Symmetry
 from coset.zoo import build, example_input
 
 State = dict[str, Tensor]

@@ -11,11 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import coset
-from coset import ModelError
+from coset import ModelError, Symmetry
 from coset.alignment.objective import moved_scores
 from coset.alignment.sites import Site, places, shown, sites, sources, watch
 from coset.core import state as states
-from coset.symmetries import Symmetry
 from coset.zoo import build, example_input
 
 

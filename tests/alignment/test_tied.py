@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset.alignment import Pair, Problem
+from coset.alignment.objective import Pair, Problem
 from coset.core import state as states
 
 

@@ -3,8 +3,7 @@ from itertools import permutations
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from coset.assignment.permanent import log_permanent

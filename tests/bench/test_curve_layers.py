@@ -7,13 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from bench.curve_layers import CurveNet
-from coset import zoo
+from coset import Bezier, Dirac, zoo
 from coset.core import state
 from coset.core.errors import ModelError
 from coset.data import Split
-from coset.paths import Bezier
 from coset.paths.connect import Connect, Connecting, ends_of
-from coset.solutions import Dirac
 from coset.solutions.likelihood import likelihood_of
 from coset.training.loop import Problem
 from coset.training.randomness import Randomness

@@ -11,9 +11,8 @@ import torch
 import bench
 from bench import flow, process
 from bench.flow import LEARNING, SAMPLING, TOOLS, Case, Plain
-from coset import zoo
+from coset import Architecture, zoo
 from coset.core.memory import peak_mib
-from coset.flow import Architecture
 from coset.weightspace.graph import Wiring
 from coset.weightspace.unit_transformer import UnitTransformer
 

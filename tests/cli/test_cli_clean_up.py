@@ -15,8 +15,7 @@ from flow_populations import NET, Run, complaint, report
 import coset
 from coset.cli import runs
 from coset.core.errors import CosetError
-from coset.populations import chunk
-from coset.populations import population as population_file
+from coset.populations import chunk, population as population_file
 from coset.training.folder import RowFolder
 
 WORDS = ("flow", "collect", "--model", NET, "--data", "breast-cancer", "--epochs", 1, "--chunk", 4)

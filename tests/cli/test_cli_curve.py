@@ -15,7 +15,7 @@ from torch import Tensor
 from typer.testing import Result
 
 import coset
-from coset import data, zoo
+from coset import Epoch, data, zoo
 from coset.cli import console
 from coset.cli.curve import Search, _watch, read
 from coset.cli.model import build
@@ -23,7 +23,6 @@ from coset.core import state as states
 from coset.core.checkpoint import load_state, save_state
 from coset.data import DataSet, Split
 from coset.data.dataset import Standardization
-from coset.training import Epoch
 
 Run = Callable[..., Result]
 NET = "mlp:64-8-10"

@@ -16,12 +16,11 @@ from rich.console import Console
 from typer.testing import Result
 
 import coset
-from coset import data, zoo
+from coset import Epoch, data, zoo
 from coset.cli import console, methods
 from coset.core import state as states
 from coset.data import DataSet, Split
 from coset.data.dataset import Standardization
-from coset.training import Epoch
 
 Run = Callable[..., Result]
 NET = "mlp:64-8-10"

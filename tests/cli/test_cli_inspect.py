@@ -12,9 +12,9 @@ from torch import nn
 from typer.testing import Result
 
 import coset
+from coset import symmetry as infer
 from coset.core.checkpoint import save_state
 from coset.core.state import allclose, of
-from coset.symmetries import symmetry as infer
 from coset.zoo import build
 
 Run = Callable[..., Result]

@@ -16,14 +16,13 @@ from torch import Tensor
 from typer.testing import Result
 
 import coset
-from coset import data, zoo
+from coset import Architecture, Epoch, data, zoo
 from coset.cli.flow_parts import Parts
 from coset.cli.flow_sample import asked
 from coset.cli.flow_watch import Watch, watching
 from coset.core import state as states
 from coset.core.checkpoint import save_state
 from coset.data import DataSet, Split
-from coset.flow import Architecture
 from coset.flow.base import initial_base
 from coset.flow.space import space
 from coset.populations.diversity import diversity
@@ -31,7 +30,6 @@ from coset.populations.model_averages import model_averages
 from coset.populations.novelty import novelty
 from coset.populations.pair_barriers import pair_barriers
 from coset.populations.scores import scores
-from coset.training import Epoch
 
 Run = Callable[..., Result]
 NET = "mlp:30-4-2"

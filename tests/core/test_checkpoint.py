@@ -12,8 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from coset.core import checkpoint
-from coset.core import state as S
+from coset.core import checkpoint, state as S
 from coset.core.checkpoint import LazyState, load_state, open_state, save_state
 from coset.core.errors import StateError
 from coset.core.files import atomic_write, write_json

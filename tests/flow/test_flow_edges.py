@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import zoo
+from coset import Architecture, normal_starts, zoo
 from coset.core import state as states
 from coset.core.errors import CosetError, StateError
 from coset.core.progress import Counted
-from coset.flow import Architecture, normal_starts
 from coset.flow.base import measured_base
 from coset.flow.space import space
 from coset.populations.population import Population

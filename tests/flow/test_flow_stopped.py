@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 import coset
-from coset import zoo
+from coset import Architecture, Flow, Matching, zoo
 from coset.core import state as states
-from coset.flow import Architecture, Flow, Matching
 from coset.populations.population import Population
 from coset.training import loop as drive
 from coset.training.folder import RowFolder

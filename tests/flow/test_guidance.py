@@ -9,18 +9,16 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import zoo
+from coset import Manifold, zoo
 from coset.core import state as states
 from coset.data import Split
 from coset.flow.guidance import Guidance, guided
 from coset.flow.likelihood import exact
 from coset.flow.solvers import Field, solve
-from coset.weightspace import Manifold
 
 law = settings(deadline=None, derandomize=True, max_examples=3, suppress_health_check=list(HealthCheck))
 

@@ -9,16 +9,14 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from scipy.special import kve
 from torch import Tensor, nn
 
 import coset
-from coset import zoo
+from coset import Manifold, log_volume, zoo
 from coset.core import state as states
 from coset.flow.importance import importance, log_likelihood, log_posterior, quotient_log_prior
-from coset.weightspace import Manifold, log_volume
 
 law = settings(deadline=None, derandomize=True, max_examples=25, suppress_health_check=list(HealthCheck))
 PRIOR, NOISE = 0.8, 0.5

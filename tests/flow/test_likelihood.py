@@ -8,15 +8,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor
 
 import coset
+from coset import Manifold
 from coset.flow import likelihood as divergence
 from coset.flow.likelihood import draw, exact, hutchinson, log_prob, sample_with_log_prob
 from coset.flow.solvers import Field, solve
-from coset.weightspace import Manifold
 
 law = settings(deadline=None, derandomize=True, max_examples=5, suppress_health_check=list(HealthCheck))
 SHAPES = [((), 3), ((2,), 0), ((3,), 0), ((2,), 1), ((4, 2), 3)]

@@ -8,13 +8,12 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor, nn
 
 import coset
+from coset import Manifold
 from coset.flow.solvers import ADAPTIVE, METHODS, solve
-from coset.weightspace import Manifold
 
 law = settings(deadline=None, derandomize=True, max_examples=5, suppress_health_check=list(HealthCheck))
 ORDERS = {"euler": 1, "midpoint": 2, "heun": 2, "rk4": 4}

@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import coset
-from coset import data, zoo
+from coset import Epoch, data, zoo
 from coset.cli import methods
 from coset.core.errors import CosetError, DataError
 from coset.data import Split
-from coset.training import Epoch
 from coset.training.minibatches import Stepping
 
 ATTACK = coset.PGD(0.1, 3, 0.05)

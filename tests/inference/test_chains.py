@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import coset
+from coset import Epoch, Method
 from coset.core.state import stack
 from coset.data import Split
-from coset.training import Epoch, Method
 from coset.training.network import Network
 
 METHODS = [

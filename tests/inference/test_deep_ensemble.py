@@ -8,9 +8,9 @@ from inference_problems import clusters, mlp
 from torch import nn
 
 import coset
+from coset import Epoch
 from coset.core.errors import CosetError
 from coset.data import Split
-from coset.training import Epoch
 
 QUICK = coset.MAP(epochs=3, batch_size=20)
 

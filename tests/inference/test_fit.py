@@ -14,12 +14,11 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import data, zoo
+from coset import Epoch, data, zoo
 from coset.core import state as states
 from coset.core.checkpoint import load_state
 from coset.core.errors import CosetError, DataError, ModelError
 from coset.data import Split
-from coset.training import Epoch
 from coset.training import loop as drive
 from coset.training.folder import RowFolder
 

@@ -15,12 +15,12 @@ from linear_posterior import NOISE, VARIANCE, Linear, assert_moments, draws
 from torch import Tensor, nn
 
 import coset
+from coset import Epoch
 from coset.core.errors import CosetError
 from coset.data import Split
 from coset.inference.hmc import Leapfrog
 from coset.inference.posterior import Point, Posterior
 from coset.solutions.likelihood import Classification, Regression
-from coset.training import Epoch
 from coset.training.loop import Problem
 from coset.training.network import Network
 from coset.training.randomness import Randomness

@@ -11,10 +11,10 @@ from inference_problems import clusters, mlp
 from torch import Tensor, nn
 
 import coset
+from coset import Method
 from coset.core import state as states
 from coset.core.errors import CosetError, DataError, ModelError
 from coset.data import Split
-from coset.training import Method
 
 SHORT = coset.MAP(epochs=2, batch_size=20)
 METHODS = [

@@ -6,21 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, hessian, jacrev
 from torch.nn import functional as F
 
 import coset
+from coset import Epoch, Solution
 from coset.core.errors import CosetError, ModelError
 from coset.data import Split
 from coset.inference import curvature, kfac
 from coset.inference.curvature import Curvature, output_root
 from coset.inference.kfac import damped, kronecker
 from coset.inference.laplace import last_layer
-from coset.solutions import Solution
-from coset.training import Epoch
 from coset.training.network import Network
 
 

@@ -6,11 +6,11 @@ from linear_posterior import NOISE, VARIANCE, Linear, assert_moments, draws
 from torch import nn
 
 import coset
+from coset import Epoch
 from coset.core.errors import CosetError
 from coset.data import Split
 from coset.inference.sampling import Sampling
 from coset.solutions.likelihood import Regression
-from coset.training import Epoch
 from coset.training.loop import Problem
 from coset.training.network import Network
 from coset.training.randomness import Randomness

@@ -9,12 +9,11 @@ from torch import Tensor, nn
 from torch.distributions import Normal
 
 import coset
-from coset import data, zoo
+from coset import data, symmetry, zoo
 from coset.core.errors import CosetError
 from coset.data import Split
 from coset.inference.symmetrized_vi import _Symmetrized
 from coset.solutions.likelihood import likelihood_of
-from coset.symmetries import symmetry
 from coset.training.loop import Problem
 from coset.training.network import Network
 from coset.training.randomness import Randomness

@@ -4,8 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from inference_problems import clusters, line, mlp, problem
 from torch import nn
 from torch.distributions import Normal, kl_divergence

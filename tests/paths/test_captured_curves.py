@@ -7,10 +7,9 @@ import torch
 from torch import nn
 
 import coset
+from coset import PAM, Connect, find_curve
 from coset.data import Split
-from coset.paths import PAM, Connect, find_curve
-from coset.training import capture
-from coset.training import minibatches as stepping
+from coset.training import capture, minibatches as stepping
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)

@@ -7,15 +7,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from coset import Bezier, Chain, Dirac, Gaussian, symmetry
 from coset.alignment import relaxed
 from coset.core.errors import CosetError
 from coset.data import Split
-from coset.paths import Bezier, Chain
 from coset.paths.connect import Connect, Connecting, Ends, ends_of
 from coset.paths.pam import TIMES, Objective, Relaxing
-from coset.solutions import Dirac, Gaussian
 from coset.solutions.likelihood import likelihood_of
-from coset.symmetries import symmetry
 from coset.training.loop import Problem
 from coset.training.randomness import Randomness
 

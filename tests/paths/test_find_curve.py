@@ -8,13 +8,11 @@ import torch
 from torch import nn
 
 import coset
+from coset import PAM, Bezier, Chain, Connect, Curve, Dirac, Gaussian, Solution, barrier, find_curve, geodesic, symmetry
 from coset.core.errors import CosetError, StateError
 from coset.core.progress import Epoch
 from coset.data import DataSet, Split, load
-from coset.paths import PAM, Bezier, Chain, Connect, Curve, alternate, barrier, find_curve, geodesic
-from coset.paths.pam import Work
-from coset.solutions import Dirac, Gaussian, Solution
-from coset.symmetries import symmetry
+from coset.paths.pam import Work, alternate
 
 SHORT = Connect(epochs=3, batch_size=64)
 FEW = PAM(epochs=2, samples=4)

@@ -9,17 +9,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset.alignment import Activations
+from coset import Activations, Symmetry
 from coset.core import state as states
 from coset.core.errors import DataError, ModelError, StateError
 from coset.data import Split, load
 from coset.paths.interpolation_bound import LIPSCHITZ, InterpolationBound, interpolation_bound
-from coset.symmetries import Symmetry
 from coset.zoo import build
 
 State = dict[str, Tensor]

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import coset
+from coset import Barrier, Solution
 from coset.core import state as states
 from coset.core.errors import CosetError, DataError
 from coset.data import Split
-from coset.paths import Barrier
-from coset.solutions import Solution
 
 Pair = tuple[Tensor, Tensor]
 

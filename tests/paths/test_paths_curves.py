@@ -6,14 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from coset import Bezier, Chain, Curve, Dirac, Ensemble, Gaussian, load_curve
 from coset.core.errors import CosetError, StateError
-from coset.paths import CURVES, Bezier, Chain, Curve, is_curve, load_curve
-from coset.solutions import Dirac, Ensemble, Gaussian
+from coset.paths.curve import CURVES, is_curve
 
 times = st.floats(0, 1)
 

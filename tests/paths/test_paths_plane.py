@@ -6,14 +6,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 import coset
+from coset import Plane
 from coset.core import state as states
 from coset.core.errors import CosetError, DataError, ModelError, StateError
-from coset.paths import Plane
 from coset.plot.plane import contours
 
 Pair = tuple[Tensor, Tensor]

@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree
 
-from coset.paths import Barrier
+from coset import Barrier
 from coset.plot import save
 from coset.plot.barrier import barriers
 from coset.plot.page import page

@@ -6,15 +6,14 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import coset
+from coset import Plane
 from coset.core import state as states
 from coset.core.errors import CosetError, StateError
-from coset.paths import Plane
 
 State = dict[str, Tensor]
 

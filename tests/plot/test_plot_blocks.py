@@ -14,7 +14,7 @@ import coset
 from coset.plot import blocks, save
 from coset.plot.blocks import _segments
 from coset.plot.palette import FIXED, families
-from coset.symmetries import Concat, Fixed, IndexSet, Interleave, Product, Units
+from coset.symmetries.group import Concat, Fixed, IndexSet, Interleave, Product, Units
 
 MLP = {
     "groups": {"one": 8, "two": 6},

@@ -15,13 +15,12 @@ import torch
 from torch import Tensor
 from trainings import QUICK, KillError, clusters, mlp, stop_at
 
-from coset import zoo
+from coset import Epoch, zoo
 from coset.core import state as states
 from coset.core.errors import CosetError, StateError
 from coset.populations.chunk import Collect
 from coset.populations.collect import collect
 from coset.populations.population import Population
-from coset.training import Epoch
 from coset.training.folder import RowFolder
 
 

@@ -8,17 +8,13 @@ import math
 
 import pytest
 import torch
-from hypothesis import given as for_all
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import given as for_all, settings, strategies as st
 from torch import Tensor, nn
 
 import coset
 from coset import zoo
 from coset.core import state as states
-from coset.populations import diversity as agreements
-from coset.populations import diversity as divergences
-from coset.populations import predictions as chunks
+from coset.populations import diversity as agreements, diversity as divergences, predictions as chunks
 from coset.populations.diversity import agreement, diversity, mistakes, overlaps
 from coset.populations.pair_barriers import draw_pairs
 

@@ -9,9 +9,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given as for_all
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import given as for_all, settings, strategies as st
 from torch import Tensor, nn
 
 import coset

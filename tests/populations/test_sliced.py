@@ -7,9 +7,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given as for_all
-from hypothesis import settings
-from hypothesis import strategies as st
+from hypothesis import given as for_all, settings, strategies as st
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 

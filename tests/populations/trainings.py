@@ -7,10 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from coset import zoo
+from coset import Epoch, zoo
 from coset.data import Split
 from coset.populations.chunk import Collect
-from coset.training import Epoch
 
 QUICK = Collect(epochs=3, batch_size=16, chunk=3, rate=0.05)
 

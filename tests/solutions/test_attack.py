@@ -7,8 +7,7 @@ from dataclasses import asdict
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -7,12 +7,11 @@ import torch
 from torch import nn
 
 import coset
-from coset import zoo
+from coset import Symmetry, symmetry, zoo
 from coset.core import state as states
 from coset.core.errors import CosetError, SymmetryError
 from coset.solutions.orbit_map import vectors
 from coset.solutions.overlap_estimators import log_densities, nearest
-from coset.symmetries import Symmetry, symmetry
 
 
 def posterior(name: str, spread: float = 1.0, std: float = 0.5) -> tuple[nn.Module, coset.Gaussian, Symmetry]:

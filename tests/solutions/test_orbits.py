@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import zoo
+from coset import Symmetry, symmetry, zoo
 from coset.core import state as states
 from coset.core.errors import CosetError
-from coset.solutions import Bethe, Exact, Importance, InfoNCE, OrbitMap
-from coset.solutions.overlap_estimators import log_densities, pairs
-from coset.symmetries import Symmetry, symmetry
+from coset.solutions.orbit_map import OrbitMap
+from coset.solutions.overlap_estimators import Bethe, Exact, Importance, InfoNCE, log_densities, pairs
 
 CPU = torch.device("cpu")
 
@@ -192,7 +191,7 @@ def test_bethe_holds_the_sets_that_interfere() -> None:
 @pytest.mark.parametrize("kind", ["infonce", "importance", "bethe", "exact"])
 def test_gradients(kind: str) -> None:
     """Of the exact sum by finite differences; separate modes leave none, whatever the estimator."""
-    from coset.solutions import estimator
+    from coset.solutions.overlap_estimators import estimator
 
     orbit = orbit_of("mlp:2-4-1")
     estimate = estimator(kind, orbit, 8)  # type: ignore[arg-type]

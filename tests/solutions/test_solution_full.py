@@ -5,15 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 import coset
+from coset import Symmetry
 from coset.core import state as states
 from coset.core.errors import CosetError, StateError
-from coset.symmetries import Scaling, Symmetry
-from coset.symmetries.group import ScaledAxis
+from coset.symmetries.group import ScaledAxis, Scaling
 
 laws = settings(max_examples=25, deadline=None)
 

@@ -9,10 +9,9 @@ import torch
 from safetensors import safe_open
 
 import coset
+from coset import Solution, Symmetry
 from coset.core.checkpoint import save_state
 from coset.core.errors import CosetError, StateError
-from coset.solutions import Solution
-from coset.symmetries import Symmetry
 
 W = {"w": torch.zeros(2)}
 

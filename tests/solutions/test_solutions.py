@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.stats import norm
 from torch import Tensor, nn
 
 import coset
+from coset import Element, Group, Solution, Symmetry
 from coset.core import state as states
 from coset.core.checkpoint import save_state
 from coset.core.errors import CosetError, StateError
-from coset.solutions import Solution, as_solution
-from coset.symmetries import Element, Group, ScaledAxis, Scaling, Symmetry
+from coset.solutions.load import as_solution
+from coset.symmetries.group import ScaledAxis, Scaling
 
 laws = settings(max_examples=25, deadline=None)
 

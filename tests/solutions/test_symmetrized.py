@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import zoo
+from coset import Symmetry, symmetry, zoo
 from coset.core import state as states
 from coset.core.errors import CosetError
-from coset.symmetries import Symmetry, symmetry
 
 
 def posterior(name: str, spread: float) -> tuple[nn.Module, coset.Gaussian, Symmetry]:

@@ -6,16 +6,15 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from scipy.linalg import sqrtm
 from scipy.optimize import linear_sum_assignment, linprog
 from torch import Tensor
 
 import coset
+from coset import Solution
 from coset.core import state as states
 from coset.core.errors import CosetError
-from coset.solutions import Solution
 
 laws = settings(max_examples=40, deadline=None)
 KINDS = ("dirac", "gaussian", "full", "singular", "kronecker", "ensemble")

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import coset
-from coset.symmetries import Element, Fixed, Symmetry
+from coset import Element, Symmetry
+from coset.symmetries.group import Fixed
 
 State = dict[str, Tensor]
 

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.symmetries import Element
+from coset import Element
 
 State = dict[str, Tensor]
 

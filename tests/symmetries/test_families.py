@@ -27,8 +27,7 @@ from oracle import (
 )
 from torch import Tensor, nn
 
-from coset import SymmetryError
-from coset.symmetries import Symmetry
+from coset import Symmetry, SymmetryError
 
 # The nets that the slower checks run on by default.
 # Nets whose output jumps or is clipped in places that derivatives miss; nets too big for a dense null space; nets

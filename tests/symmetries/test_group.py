@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from oracle import every_element
 from reference import State, occurrences, reference, size_of
 
-from coset import SymmetryError
-from coset.symmetries import Element, Symmetry
+from coset import Element, Symmetry, SymmetryError
 
 # --- random specs ------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from net_family import Net, conv, lin, par, seq
 from oracle import images, infer, loose_fixed_axes, loose_members, preserving_states
 from torch import Tensor, nn
 
-from coset.symmetries import Symmetry
+from coset import Symmetry
 
 Sample = tuple[nn.Module, tuple[Any, ...]]
 X = torch.randn(5, 2, generator=torch.Generator().manual_seed(1))

@@ -23,7 +23,8 @@ from oracle import (
 )
 from torch import Tensor, nn
 
-from coset.symmetries import Element, Scaling, Symmetry
+from coset import Element, Symmetry
+from coset.symmetries.group import Scaling
 
 Sample = tuple[nn.Module, tuple[Any, ...]]
 

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from reference import decode, encode, replace_units, size_of, units_in
 
 from coset.symmetries.terms import (

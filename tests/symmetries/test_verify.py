@@ -16,8 +16,7 @@ from samples import Sample, attention, batch_normed, mlp, relu_mlp
 from torch import Tensor, nn
 
 import coset
-from coset import SymmetryError
-from coset.symmetries import Symmetry
+from coset import Symmetry, SymmetryError
 from coset.symmetries.verify import check
 
 

@@ -6,8 +6,7 @@ import pytest
 import torch
 from alignment_nets import network
 
-from coset.symmetries import Concat, Fixed, Interleave, Product, Units
-from coset.symmetries.group import Axis, blocks, labels
+from coset.symmetries.group import Axis, Concat, Fixed, Interleave, Product, Units, blocks, labels
 
 H, I, J = Units("h", 2), Units("i", 3), Units("j", 4)  # noqa: E741
 AXES: dict[str, tuple[Axis, ...]] = {

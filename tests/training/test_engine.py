@@ -12,9 +12,8 @@ from inference_problems import clusters, line, mlp
 from torch import Tensor, nn
 
 import coset
+from coset import Epoch, Method, Solution
 from coset.data import Split
-from coset.solutions import Solution
-from coset.training import Epoch, Method
 from coset.training.folder import RowFolder
 from coset.training.network import Network, batches
 from coset.training.optimizers import SGD, Adam

@@ -9,9 +9,8 @@ import pytest
 import torch
 
 import coset
-from coset import zoo
+from coset import Collect, Population, collect, zoo
 from coset.flow.matching import Learning, Matching, Training
-from coset.populations import Collect, Population, collect
 from coset.populations.chunk import Chunk
 from coset.training.minibatches import Stepping
 

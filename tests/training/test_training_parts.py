@@ -4,8 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from coset.training.augmentation import PADDING, augment
 from coset.training.optimizers import SCHEDULES

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 import coset
+from coset import Element, Symmetry
 from coset.core import state as states
-from coset.symmetries import Element, Symmetry
 from coset.weightspace.graph import NeuralGraph, neural_graph
 from coset.zoo import build, example_input
 

@@ -13,14 +13,12 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import zoo
+from coset import Symmetry, zoo
 from coset.core import state as states
-from coset.symmetries import Symmetry
 from coset.symmetries.verify import generic
 from coset.weightspace.gauge import gauge
 

@@ -8,13 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 from graph_cases import NETS, distance, graph, make, permuted, population, symmetry
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 
 import coset
+from coset import Symmetry
 from coset.core import state as states
-from coset.symmetries import Symmetry
 from coset.symmetries.group import Fixed, IndexSet, Product, Units
 from coset.weightspace.graph import Wiring, neural_graph
 

@@ -7,15 +7,14 @@ import math
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor, nn
 
 import coset
-from coset import zoo
+from coset import Manifold, zoo
 from coset.core import state as states
 from coset.symmetries.verify import generic
-from coset.weightspace import Manifold, sphere
+from coset.weightspace import sphere
 
 State = dict[str, Tensor]
 law = settings(deadline=None, derandomize=True, max_examples=25, suppress_health_check=list(HealthCheck))

@@ -7,8 +7,7 @@ import math
 import mpmath
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import Tensor
 
 from coset.weightspace import sphere

@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import zoo
+from coset import Manifold, log_scales, log_volume, zoo
 from coset.core import state as states
 from coset.symmetries.verify import generic
-from coset.weightspace import Manifold, log_scales, log_volume
 
 State = dict[str, Tensor]
 

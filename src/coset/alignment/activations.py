@@ -15,7 +15,7 @@ from coset.core import state as states
 from coset.core.functional import evaluation_mode
 from coset.core.state import State
 from coset.data import Data, as_split
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 
 # A unit whose variance is less than this much of its mean square is constant: float32 resolves no more.
 CONSTANT = 1e-12

@@ -22,9 +22,10 @@ from coset.core.device import resolve
 from coset.core.errors import CosetError, DataError
 from coset.core.state import State, check, refuse_names
 from coset.data import Data, as_split
-from coset.solutions import Gaussian, Solution
+from coset.solutions.gaussian import Gaussian
 from coset.solutions.load import with_order
-from coset.symmetries import Symmetry
+from coset.solutions.solution import Solution
+from coset.symmetries.symmetry import Symmetry
 
 
 @dataclass(frozen=True)

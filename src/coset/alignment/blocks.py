@@ -14,8 +14,7 @@ from torch import Tensor
 
 from coset.alignment.objective import Problem, gram, moved_scores
 from coset.assignment import Duals, solve, solve_many
-from coset.symmetries import Element
-from coset.symmetries.group import Block, Label, blocks, labels
+from coset.symmetries.group import Block, Element, Label, blocks, labels
 
 # Beyond this many scores at once, the copies of a set are not compared pair by pair with their inner units.
 LARGEST_JOINT = 2**28

@@ -15,7 +15,7 @@ import torch
 
 from coset.alignment.blocks import Node, PlainNode, nodes
 from coset.alignment.objective import Problem
-from coset.symmetries import Element
+from coset.symmetries.group import Element
 
 logger = logging.getLogger(__name__)
 

@@ -14,8 +14,11 @@ from coset.alignment.objective import Problem
 from coset.alignment.rescaling import wide
 from coset.core.errors import CosetError
 from coset.core.state import State, is_coordinate
-from coset.solutions import Dirac, Gaussian, Solution
-from coset.symmetries import Element, Symmetry
+from coset.solutions.dirac import Dirac
+from coset.solutions.gaussian import Gaussian
+from coset.solutions.solution import Solution
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 LARGEST_ROUNDS = 50
 SETTLED = 1e-9

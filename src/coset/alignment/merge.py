@@ -14,8 +14,10 @@ from coset.alignment.repair import repair
 from coset.core.errors import CosetError
 from coset.core.state import State
 from coset.data import Data
-from coset.solutions import Dirac, Solution, as_solution
-from coset.symmetries import Symmetry
+from coset.solutions.dirac import Dirac
+from coset.solutions.load import as_solution
+from coset.solutions.solution import Solution
+from coset.symmetries.symmetry import Symmetry
 
 
 def merge(

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from coset.core.state import State, is_coordinate
-from coset.symmetries import Element, Symmetry
-from coset.symmetries.group import Block, Label, blocks, labels
+from coset.symmetries.group import Block, Element, Label, blocks, labels
+from coset.symmetries.symmetry import Symmetry
 
 # Elements of one operand that are converted and multiplied at once.
 PIECE = 2**24

@@ -15,8 +15,8 @@ from coset.alignment.objective import Pair, Problem
 from coset.assignment import solve_many
 from coset.core import state as states
 from coset.core.state import State
-from coset.symmetries import Element, Symmetry
-from coset.symmetries.group import blocks
+from coset.symmetries.group import Element, blocks
+from coset.symmetries.symmetry import Symmetry
 
 # Scores computed at once.
 ENTRIES = 2**24

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from coset.assignment import solve, solve_many
 from coset.core.state import State, is_coordinate
-from coset.symmetries import Element, Symmetry
-from coset.symmetries.group import Block, blocks
+from coset.symmetries.group import Block, Element, blocks
+from coset.symmetries.symmetry import Symmetry
 
 
 def act(sym: Symmetry, matrices: Mapping[str, Tensor], state: State) -> dict[str, Tensor]:

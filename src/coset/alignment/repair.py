@@ -19,8 +19,8 @@ from coset.core import state as states
 from coset.core.functional import evaluation_mode, functional_call, tied_names
 from coset.core.state import State
 from coset.data import Data, as_split
-from coset.symmetries import Symmetry
 from coset.symmetries.group import names
+from coset.symmetries.symmetry import Symmetry
 
 Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 # A unit with less deviation than this much of its mean, or of its target, is constant: there is nothing to stretch.

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from coset.core.state import State
-from coset.solutions import Dirac, Gaussian, Solution
-from coset.symmetries import Element, ScaledAxis, Scaling, Symmetry
-from coset.symmetries.group import Block, blocks, layout
+from coset.solutions.dirac import Dirac
+from coset.solutions.gaussian import Gaussian
+from coset.solutions.solution import Solution
+from coset.symmetries.group import Block, Element, ScaledAxis, Scaling, blocks, layout
+from coset.symmetries.symmetry import Symmetry
 
 
 def as_in(model: nn.Module, solution: Solution) -> Dirac:

@@ -12,9 +12,9 @@ from coset.alignment.rescaling import as_in
 from coset.core.device import resolve
 from coset.core.state import State, check, refuse_names
 from coset.data import Data
-from coset.solutions import Solution
 from coset.solutions.load import with_order
-from coset.symmetries import Symmetry
+from coset.solutions.solution import Solution
+from coset.symmetries.symmetry import Symmetry
 
 
 def signature(

@@ -21,9 +21,10 @@ from coset.core.errors import CosetError
 from coset.core.functional import evaluating
 from coset.core.state import State, is_coordinate
 from coset.data import Data, Split, as_split
-from coset.solutions import Solution
 from coset.solutions.likelihood import as_logits, check_targets
-from coset.symmetries import Element, Symmetry
+from coset.solutions.solution import Solution
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 Objective = Literal["l2", "midpoint", "random"] | Callable[[State], Tensor]
 PATH_TIMES = {"midpoint": (0.5,), "random": (0.1, 0.3, 0.5, 0.7, 0.9)}  # where hard permutations are judged

@@ -20,9 +20,8 @@ from coset.core import state as states
 from coset.core.errors import ModelError
 from coset.core.functional import evaluation_mode
 from coset.core.state import State
-from coset.symmetries import Element, Fixed, Symmetry, Units
-from coset.symmetries.group import Axis, blocks, names
-from coset.symmetries.symmetry import Action
+from coset.symmetries.group import Axis, Element, Fixed, Units, blocks, names
+from coset.symmetries.symmetry import Action, Symmetry
 
 Kind = Literal["pre", "post", "other"]
 See = Callable[[int, Kind, Tensor], None]

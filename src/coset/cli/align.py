@@ -16,14 +16,16 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from coset import data
-from coset.alignment import Match, Problem, maximise
-from coset.alignment import align as align_solutions
-from coset.alignment.objective import Pair
+from coset.alignment.align import align as align_solutions
+from coset.alignment.driver import Match, maximise
+from coset.alignment.objective import Pair, Problem
 from coset.cli import checkpoints, console, model, outputs
 from coset.core import state as states
 from coset.core.errors import CosetError, ModelError
-from coset.symmetries import Element, Symmetry, symmetry
 from coset.symmetries.element_file import save_element
+from coset.symmetries.group import Element
+from coset.symmetries.infer import symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.verify import TOLERANCE, difference, numbers
 
 

@@ -14,7 +14,7 @@ import torch
 import typer
 
 from coset import data
-from coset.alignment import align
+from coset.alignment.align import align
 from coset.alignment.repair import running_norms
 from coset.cli import checkpoints, console, outputs
 from coset.cli.align import Net, find
@@ -24,10 +24,12 @@ from coset.core import state as states
 from coset.core.checkpoint import load_state
 from coset.core.errors import CosetError
 from coset.core.files import atomic_write
-from coset.paths import Barrier, barrier, geodesic, is_curve, load_curve
+from coset.paths.barrier import Barrier, barrier
+from coset.paths.curve import is_curve, load_curve
+from coset.paths.geodesic import geodesic
 from coset.plot.barrier import barriers
 from coset.plot.page import page
-from coset.solutions import Dirac
+from coset.solutions.dirac import Dirac
 
 NAIVE = "not aligned"
 

@@ -12,7 +12,7 @@ from coset.core import state as states
 from coset.core.checkpoint import PICKLES, LazyState, check_finite, load_state, open_state, save_state, write_like
 from coset.core.errors import CosetError, StateError
 from coset.core.state import refuse_names
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 
 _LISTED = 4
 

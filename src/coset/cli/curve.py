@@ -24,12 +24,20 @@ from coset.core import state as states
 from coset.core.errors import CosetError, StateError
 from coset.core.files import atomic_write
 from coset.core.names import plural
-from coset.paths import PAM, Barrier, Connect, Curve, barrier, find_curve, geodesic
-from coset.paths.find_curve import CURVE, OBJECTIVES
+from coset.core.progress import Epoch
+from coset.paths.barrier import Barrier, barrier
+from coset.paths.connect import Connect
+from coset.paths.curve import Curve
+from coset.paths.find_curve import CURVE, OBJECTIVES, find_curve
+from coset.paths.geodesic import geodesic
+from coset.paths.pam import PAM
 from coset.plot.barrier import barriers
 from coset.plot.page import page
-from coset.solutions import PGD, Dirac, Solution, evaluate, load
-from coset.training import Epoch
+from coset.solutions.attack import PGD
+from coset.solutions.dirac import Dirac
+from coset.solutions.evaluate import evaluate
+from coset.solutions.load import load
+from coset.solutions.solution import Solution
 from coset.training.folder import SETTINGS
 
 LINE, LEARNED = "straight line", "curve"

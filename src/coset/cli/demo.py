@@ -13,19 +13,23 @@ import torch
 from torch import Tensor, nn
 
 from coset import data, zoo
-from coset.alignment import align, barycenter
+from coset.alignment.align import align
+from coset.alignment.many import barycenter
 from coset.alignment.repair import recompute_norms
 from coset.cli import console, outputs
 from coset.core import state as states
 from coset.core.names import plural
-from coset.inference import MAP, fit
-from coset.paths import barrier, geodesic
+from coset.core.progress import Epoch
+from coset.inference.fit import fit
+from coset.inference.map import MAP
+from coset.paths.barrier import barrier
+from coset.paths.geodesic import geodesic
 from coset.plot import blocks, save
 from coset.plot.barrier import barriers
-from coset.solutions import Dirac
-from coset.symmetries import Symmetry, symmetry
+from coset.solutions.dirac import Dirac
+from coset.symmetries.infer import symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.verify import difference
-from coset.training import Epoch
 
 # Batch norm on purpose: its statistics must move along with the units.
 MODEL = "resnet20:in_channels=1"

@@ -19,7 +19,10 @@ from coset.core import state as states
 from coset.core.errors import CosetError, ModelError
 from coset.core.functional import evaluating
 from coset.inference.elbo import elbo
-from coset.solutions import Gaussian, Solution, evaluate, load
+from coset.solutions.evaluate import evaluate
+from coset.solutions.gaussian import Gaussian
+from coset.solutions.load import load
+from coset.solutions.solution import Solution
 
 
 @dataclass(frozen=True)

@@ -17,11 +17,13 @@ from coset.cli import console, methods, outputs, runs
 from coset.cli.align import Net
 from coset.cli.evaluate import Task, prepare
 from coset.core.names import plural
-from coset.inference import Adversarial, fit
-from coset.solutions import evaluate
+from coset.core.progress import Epoch
+from coset.inference.adversarial import Adversarial
+from coset.inference.fit import fit
 from coset.solutions.attack import in_units_of
-from coset.training import Epoch, Method
+from coset.solutions.evaluate import evaluate
 from coset.training.folder import METRICS, SOLUTION
+from coset.training.loop import Method
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,9 @@ from coset.cli.flow_watch import watching
 from coset.core.errors import CosetError
 from coset.core.names import plural
 from coset.flow.base import normal_starts
-from coset.populations import Collect, Population, collect
-from coset.populations.collect import Draw
+from coset.populations.chunk import Collect
+from coset.populations.collect import Draw, collect
+from coset.populations.population import Population
 from coset.populations.scores import spread
 
 

@@ -22,8 +22,8 @@ from coset.core.errors import CosetError
 from coset.core.files import atomic_write
 from coset.core.names import plural
 from coset.plot.page import page
-from coset.populations import Population
 from coset.populations.novelty import COUNT, NAMES, Novelty
+from coset.populations.population import Population
 
 LARGE = 1e4  # numbers from which on few digits tell enough
 

@@ -19,7 +19,8 @@ from coset.core.errors import CosetError, StateError
 from coset.flow.flow import Flow
 from coset.populations.population import Population
 from coset.solutions.load import FLOW, POPULATION
-from coset.symmetries import Symmetry, symmetry
+from coset.symmetries.infer import symmetry
+from coset.symmetries.symmetry import Symmetry
 
 TRAINED = "trained"  # in the `about` of samples
 KINDS = {FLOW: "flow", POPULATION: "population"}

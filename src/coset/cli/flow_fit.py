@@ -19,9 +19,11 @@ from coset.cli.flow_files import net_of, open_population, require_members, split
 from coset.cli.flow_watch import watching
 from coset.core.errors import CosetError
 from coset.core.names import plural
-from coset.flow import Architecture, Flow, Matching
+from coset.flow.field import Architecture
 from coset.flow.fitting import Plan
-from coset.populations import Population
+from coset.flow.flow import Flow
+from coset.flow.matching import Matching
+from coset.populations.population import Population
 from coset.training.network import check_call
 
 

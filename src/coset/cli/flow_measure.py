@@ -17,14 +17,14 @@ from coset.cli.flow_records import from_record, to_record
 from coset.core.errors import CosetError
 from coset.core.progress import Counted
 from coset.core.resume import digest, keep
-from coset.populations import Population
 from coset.populations.diversity import Diversity, diversity, overlaps
 from coset.populations.model_averages import Averages, model_averages
 from coset.populations.nearest import Nearest, nearest
 from coset.populations.novelty import NOISE, Novelty, compared
 from coset.populations.pair_barriers import PairBarriers, pair_barriers
+from coset.populations.population import Population
 from coset.populations.scores import Scores, scores
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.training.folder import digest as digest_of
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from coset.core.errors import CosetError, StateError
-from coset.populations import Population
+from coset.populations.population import Population
 
 ASKED, RANDOMNESS = "asked", "randomness"
 

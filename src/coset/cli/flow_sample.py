@@ -24,10 +24,10 @@ from coset.core import state as states
 from coset.core.errors import CosetError
 from coset.core.names import plural
 from coset.core.progress import Counted
-from coset.flow import Flow, Guidance
-from coset.flow.flow import BATCH
+from coset.flow.flow import BATCH, Flow
+from coset.flow.guidance import Guidance
 from coset.flow.likelihood import Divergence
-from coset.populations import Population
+from coset.populations.population import Population
 from coset.populations.scores import spread
 
 ON_CPU = 64  # networks of a batch there, where larger ones are not faster: what is lost if the command is stopped

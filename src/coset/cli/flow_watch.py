@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from coset.cli import console, outputs, runs
-from coset.training import Epoch
+from coset.core.progress import Epoch
 
 MOMENT = 0.1  # seconds between steps that are shown
 

@@ -17,8 +17,10 @@ from coset.core.errors import CosetError
 from coset.core.files import atomic_write
 from coset.core.names import gather, label, owner, pattern, plural, span, tail
 from coset.plot import FORMATS, blocks, save
-from coset.symmetries import FixedAxis, Group, Scaling, Symmetry, symmetry
+from coset.symmetries.group import Group, Scaling
+from coset.symmetries.infer import symmetry
 from coset.symmetries.summary import moved_tensors, scalar_tensors, summary
+from coset.symmetries.symmetry import FixedAxis, Symmetry
 
 ROWS = 30
 MEMBERS = 2

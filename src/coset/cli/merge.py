@@ -11,12 +11,13 @@ import torch
 import typer
 
 from coset import data
-from coset.alignment import merge
+from coset.alignment.merge import merge
 from coset.cli import checkpoints, console, outputs
 from coset.cli.align import Net, find
 from coset.core.checkpoint import load_state, save_state
 from coset.core.errors import CosetError
-from coset.solutions import Dirac, evaluate
+from coset.solutions.dirac import Dirac
+from coset.solutions.evaluate import evaluate
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def run(request: Request, as_json: bool) -> None:
         report: dict[str, Any] = {"output": str(request.output), "inputs": [str(path) for path in request.inputs]}
         if chosen is not None and found.module is not None:
             say("evaluating")
-            from coset.alignment import barycenter
+            from coset.alignment.many import barycenter
 
             plain = barycenter(known, weights)
             report["test_accuracy"] = {

@@ -9,8 +9,16 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from coset.core.errors import CosetError
-from coset.inference import HMC, MAP, SGHMC, SGLD, VI, Adversarial, DeepEnsemble, Laplace, SymmetrizedVI
-from coset.training import Method
+from coset.inference.adversarial import Adversarial
+from coset.inference.deep_ensemble import DeepEnsemble
+from coset.inference.hmc import HMC
+from coset.inference.laplace import Laplace
+from coset.inference.map import MAP
+from coset.inference.sghmc import SGHMC
+from coset.inference.sgld import SGLD
+from coset.inference.symmetrized_vi import SymmetrizedVI
+from coset.inference.vi import VI
+from coset.training.loop import Method
 
 METHODS: dict[str, type[Method]] = {
     "map": MAP,

@@ -15,10 +15,10 @@ from coset.cli.align import Net
 from coset.cli.evaluate import require_gaussian
 from coset.core import state as states
 from coset.core.errors import CosetError
-from coset.solutions import load
+from coset.solutions.load import load
 from coset.solutions.overlap import Overlap, overlap
 from coset.solutions.overlap_estimators import Entropy
-from coset.symmetries import symmetry
+from coset.symmetries.infer import symmetry
 
 
 @dataclass(frozen=True)

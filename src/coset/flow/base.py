@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from coset.core import state as states
 from coset.core.errors import CosetError
 from coset.flow.space import Space, holding, space
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.training.initialise import fresh
 from coset.training.randomness import seeded
 from coset.weightspace import sphere

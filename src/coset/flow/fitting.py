@@ -29,7 +29,7 @@ from coset.flow.matching import Coupling, Independent, Learning, Matching, Part,
 from coset.flow.space import Geometry, Space, holding, space
 from coset.flow.transport import Transport, refuse_many_conditions
 from coset.populations.population import Population
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.training.folder import RowFolder, open_folder
 from coset.training.loop import Progress, check_run, drive
 from coset.training.network import check_call

@@ -25,7 +25,7 @@ from coset.flow.matching import Matching
 from coset.flow.solvers import solve
 from coset.flow.space import Geometry, holding, space
 from coset.populations.population import Population
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.training.loop import Progress
 
 log = logging.getLogger(__name__)

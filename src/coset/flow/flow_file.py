@@ -17,7 +17,7 @@ from coset.flow.fitted import Fitted
 from coset.flow.fitting import Plan
 from coset.flow.space import space
 from coset.solutions.load import FLOW as METADATA
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.graph import Wiring
 
 

@@ -15,7 +15,8 @@ from coset.core.state import State
 from coset.data import Data, as_split
 from coset.inference.posterior import log_prior
 from coset.populations.scores import scores
-from coset.symmetries import Scaling, Symmetry
+from coset.symmetries.group import Scaling
+from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.gauge import exact, slots
 from coset.weightspace.manifold import Manifold
 from coset.weightspace.volume import log_volume

@@ -13,7 +13,7 @@ from torch import Tensor
 from coset.core import state as networks
 from coset.core.errors import CosetError, StateError
 from coset.core.state import State
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.chart import OFF_SPHERE
 from coset.weightspace.gauge import unit_norms
 from coset.weightspace.manifold import Manifold, manifold

@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 
 from coset.core.errors import CosetError
 from coset.inference.map import MAP
-from coset.solutions import Ensemble, Mixture, Solution
+from coset.solutions.ensemble import Ensemble
+from coset.solutions.mixture import Mixture
+from coset.solutions.solution import Solution
 from coset.training.loop import Method, Problem, Run
 
 

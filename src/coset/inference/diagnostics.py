@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from coset.core.device import resolve
 from coset.core.errors import CosetError
-from coset.solutions import Ensemble
 from coset.solutions.draws import share
+from coset.solutions.ensemble import Ensemble
 from coset.solutions.likelihood import Classification, Likelihood, Regression, log_softmax
 from coset.solutions.predictive import BATCH, evaluated
 

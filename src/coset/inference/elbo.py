@@ -19,7 +19,7 @@ from coset.solutions.overlap import Overlap, overlap
 from coset.solutions.overlap_estimators import Entropy
 from coset.solutions.predictive import BATCH, evaluated, require_numbers
 from coset.solutions.solution import Solution
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from coset.core.device import resolve
 from coset.core.errors import CosetError, ModelError
 from coset.core.state import State
 from coset.data import Data, Split, as_split
-from coset.solutions import Solution
 from coset.solutions.likelihood import likelihood_of
+from coset.solutions.solution import Solution
 from coset.training.capture import release
 from coset.training.folder import RowFolder, RunFolder, digest, open_folder, unusual
 from coset.training.initialise import Starts, fresh

@@ -17,8 +17,8 @@ from coset.core.errors import CosetError
 from coset.data import Split
 from coset.inference.posterior import Point, Posterior, require_noise
 from coset.inference.sampling import Chains, ensemble
-from coset.solutions import Solution
 from coset.solutions.likelihood import Classification
+from coset.solutions.solution import Solution
 from coset.training.capture import captured
 from coset.training.loop import Problem, Run
 from coset.training.network import Network

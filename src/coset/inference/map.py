@@ -7,7 +7,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from coset.solutions import Dirac, Solution
+from coset.solutions.dirac import Dirac
+from coset.solutions.solution import Solution
 from coset.training.loop import Method, Problem, Run
 from coset.training.minibatches import Descending, Descent, check_decay
 

@@ -15,7 +15,8 @@ from coset.core.checks import check_choices, check_positive
 from coset.core.errors import CosetError
 from coset.core.state import owners, tie
 from coset.inference.posterior import log_prior, require_noise
-from coset.solutions import Ensemble, Solution
+from coset.solutions.ensemble import Ensemble
+from coset.solutions.solution import Solution
 from coset.training.loop import Method, Problem, Run
 from coset.training.minibatches import Stepping, Stepwise
 from coset.training.network import Network

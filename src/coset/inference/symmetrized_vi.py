@@ -10,8 +10,10 @@ from torch import Tensor
 
 from coset.core.errors import CosetError
 from coset.inference.vi import VI, Variational
-from coset.solutions import Entropy, OrbitMap, estimator
-from coset.symmetries import Symmetry, symmetry
+from coset.solutions.orbit_map import OrbitMap
+from coset.solutions.overlap_estimators import Entropy, estimator
+from coset.symmetries.infer import symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.training.loop import Problem, Run
 
 

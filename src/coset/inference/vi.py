@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from coset.core.checks import check_positive
-from coset.solutions import Gaussian, Solution
+from coset.solutions.gaussian import Gaussian
+from coset.solutions.solution import Solution
 from coset.training.loop import Method, Problem, Run
 from coset.training.minibatches import Descending, Descent
 

@@ -16,9 +16,11 @@ from coset.alignment.repair import recompute_norms
 from coset.core.device import resolve
 from coset.core.errors import CosetError
 from coset.data import Data, as_split
-from coset.solutions import Dirac, Solution, metrics
+from coset.solutions import metrics
+from coset.solutions.dirac import Dirac
 from coset.solutions.evaluate import attacked, one_network
 from coset.solutions.predictive import BATCH, Influence, Prepare, predictive, seed_from
+from coset.solutions.solution import Solution
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

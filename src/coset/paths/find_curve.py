@@ -11,8 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from coset.alignment import align as match
-from coset.alignment.align import METHODS, Method
+from coset.alignment.align import METHODS, Method, align as match
 from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError
@@ -22,10 +21,13 @@ from coset.data import Data, Split, as_split
 from coset.paths.connect import Connect, Connecting, ends_of
 from coset.paths.curve import Curve, load_curve, plain
 from coset.paths.pam import PAM, Work, alternate
-from coset.solutions import Dirac, Gaussian, Solution, load
+from coset.solutions.dirac import Dirac
+from coset.solutions.gaussian import Gaussian
 from coset.solutions.likelihood import likelihood_of
-from coset.solutions.load import with_order
-from coset.symmetries import Symmetry, symmetry
+from coset.solutions.load import load, with_order
+from coset.solutions.solution import Solution
+from coset.symmetries.infer import symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.training.folder import CHECKPOINT, SETTINGS, digest, open_folder
 from coset.training.loop import Progress, check_run
 from coset.training.network import check_call

@@ -9,8 +9,13 @@ from torch import Tensor
 from coset.core import state as states
 from coset.core.errors import CosetError
 from coset.core.state import State, check, owners, tie
-from coset.solutions import Dirac, Ensemble, FullGaussian, Gaussian, Solution, as_solution
 from coset.solutions.convert import as_fulls, as_gaussian, common_roots, no_closed_form
+from coset.solutions.dirac import Dirac
+from coset.solutions.ensemble import Ensemble
+from coset.solutions.full import FullGaussian
+from coset.solutions.gaussian import Gaussian
+from coset.solutions.load import as_solution
+from coset.solutions.solution import Solution
 from coset.solutions.wasserstein import coupled, match
 
 PURPOSE = "A geodesic"

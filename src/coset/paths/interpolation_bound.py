@@ -16,9 +16,10 @@ from coset.core.state import State, check
 from coset.data import Data, Split, as_split
 from coset.paths.barrier import barrier
 from coset.paths.geodesic import geodesic
-from coset.solutions import Dirac, Solution
+from coset.solutions.dirac import Dirac
 from coset.solutions.load import with_order
 from coset.solutions.predictive import BATCH
+from coset.solutions.solution import Solution
 from coset.zoo.mlp import MLP
 
 # |p - e_y|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2: the gradient of the cross-entropy in the logits.

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from coset.core.errors import CosetError
 from coset.core.state import State, check
-from coset.solutions import Mixture, Solution, as_solution
+from coset.solutions.load import as_solution
+from coset.solutions.mixture import Mixture
+from coset.solutions.solution import Solution
 
 
 @dataclass(frozen=True, eq=False)

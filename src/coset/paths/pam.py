@@ -21,11 +21,12 @@ from coset.core.errors import CosetError
 from coset.data import Split
 from coset.paths.connect import Along, Buffers, Connect, Connecting, Ends, between, ends_of, place
 from coset.paths.curve import CURVES, Curve
-from coset.solutions import Dirac
 from coset.solutions.attack import perturb
+from coset.solutions.dirac import Dirac
 from coset.solutions.likelihood import likelihood_of
-from coset.symmetries import Element, Symmetry
 from coset.symmetries.element_file import load_element, save_element
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 from coset.training.folder import RowFolder
 from coset.training.loop import Course, Problem, Progress, drive
 from coset.training.network import Network

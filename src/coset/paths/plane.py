@@ -18,11 +18,11 @@ from coset.core.functional import evaluating
 from coset.core.state import State, check, is_coordinate
 from coset.data import Data, as_split
 from coset.paths.barrier import Path, repairer
-from coset.solutions import Solution
 from coset.solutions.likelihood import Classification, likelihood_of
 from coset.solutions.load import with_order
 from coset.solutions.outputs import outputs, together
 from coset.solutions.predictive import BATCH
+from coset.solutions.solution import Solution
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -14,7 +14,7 @@ from coset.plot.figure import canvas
 from coset.plot.palette import HUES
 
 if TYPE_CHECKING:
-    from coset.paths import Barrier
+    from coset.paths.barrier import Barrier
 
 PANEL, HEIGHT, LINE = 4.4, 3.1, 0.18  # inches
 GRID, INK = "#e4e4e4", "#222222"

@@ -24,8 +24,8 @@ from matplotlib.textpath import TextPath
 from coset.core.names import owner, plural, span
 from coset.plot.figure import canvas
 from coset.plot.palette import FIXED, Family, families
-from coset.symmetries import Fixed, IndexSet, Interleave, Product, Symmetry, Units
-from coset.symmetries.group import Axis, names
+from coset.symmetries.group import Axis, Fixed, IndexSet, Interleave, Product, Units, names
+from coset.symmetries.symmetry import Symmetry
 
 # Everything is in inches.
 LANE = 0.055

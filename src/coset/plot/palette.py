@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from matplotlib.colors import to_hex, to_rgb
 
 from coset.core.names import gather, label, pattern
-from coset.symmetries import Group, Symmetry
+from coset.symmetries.group import Group
+from coset.symmetries.symmetry import Symmetry
 
 FIXED = "#c9c9c9"
 # Far apart in hue and alike in weight; the families that move most come first.

@@ -16,8 +16,8 @@ from coset.core.errors import StateError
 from coset.core.progress import Counted
 from coset.core.state import State, check, members
 from coset.populations.pair_barriers import align_pairs
-from coset.symmetries import Symmetry
 from coset.symmetries.group import Block, blocks
+from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical import canonicalize
 from coset.weightspace.gauge import exact
 

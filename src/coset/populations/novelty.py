@@ -18,7 +18,7 @@ from coset.populations.diversity import overlaps
 from coset.populations.nearest import Nearest, nearest, trained
 from coset.populations.pair_barriers import align_pairs, draw_pairs
 from coset.populations.scores import Spread, spread
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical import canonicalize
 
 MEMORISED = 0.01  # the quantile of the distances of fresh runs below which a sample is no news

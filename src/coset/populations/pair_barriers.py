@@ -9,15 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coset.alignment import PopulationMatch, align_many
-from coset.alignment.population import align_population
+from coset.alignment.align import align_many
+from coset.alignment.population import PopulationMatch, align_population
 from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError
 from coset.core.state import State, members
 from coset.data import Data, as_split
 from coset.populations.scores import Spread, scores, spread
-from coset.symmetries import Element, Symmetry
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 
 def draw_pairs(n: int, count: int, seed: int = 0) -> Tensor:

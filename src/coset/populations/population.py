@@ -15,8 +15,10 @@ from coset.core import state as networks
 from coset.core.checkpoint import CODES, open_state, write_stream
 from coset.core.errors import StateError
 from coset.core.state import State, check, distinct, is_coordinate, owners, refuse_layout, refuse_names
-from coset.solutions import Dirac, Ensemble, Solution
+from coset.solutions.dirac import Dirac
+from coset.solutions.ensemble import Ensemble
 from coset.solutions.load import POPULATION as METADATA
+from coset.solutions.solution import Solution
 
 STATE, START, LABEL = "state/", "start/", "label/"
 

@@ -13,7 +13,7 @@ from coset.core.device import resolve
 from coset.core.errors import CosetError, StateError
 from coset.core.state import State, check, members
 from coset.populations.nearest import trained
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical import canonicalize
 
 PROJECTIONS = 256

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from coset.core.errors import StateError
 from coset.core.state import State, distinct, is_coordinate, owners
-from coset.symmetries import Element, Symmetry
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 
 def own_names(mean: State, names: Sequence[str], where: str) -> tuple[str, ...]:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from coset.core.state import State, check, is_coordinate, owners, tie
 from coset.solutions.solution import Solution, checked_noise, require_count
-from coset.symmetries import Element, Symmetry
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 
 class Dirac(Solution):

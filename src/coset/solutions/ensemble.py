@@ -13,7 +13,8 @@ from coset.core.state import State, check, distinct, is_coordinate, mean, owners
 from coset.solutions.coordinates import rows
 from coset.solutions.dirac import Dirac
 from coset.solutions.solution import Solution, checked_noise, require_count
-from coset.symmetries import Element, Symmetry
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 
 class Ensemble(Solution):

@@ -14,7 +14,8 @@ from coset.solutions.coordinates import agree_elsewhere, count, home, joined, mo
 from coset.solutions.covariance import Covariance, require_density, require_small
 from coset.solutions.gaussian import MEAN, Gaussian
 from coset.solutions.solution import Solution, checked_noise, require_count
-from coset.symmetries import Element, Symmetry
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 COVARIANCE = "covariance"
 

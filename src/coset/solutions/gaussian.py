@@ -12,7 +12,8 @@ from coset.core.errors import StateError
 from coset.core.state import State, check, distinct, is_coordinate, owners, tie
 from coset.solutions.coordinates import linear
 from coset.solutions.solution import Solution, checked_noise, require_count
-from coset.symmetries import Element, Symmetry
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 MEAN, STD = "mean.", "std."  # before the names in a file
 

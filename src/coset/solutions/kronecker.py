@@ -16,7 +16,8 @@ from coset.solutions.covariance import Covariance, require_density, require_smal
 from coset.solutions.full import FullGaussian
 from coset.solutions.gaussian import MEAN, Gaussian
 from coset.solutions.solution import Solution, checked_noise, require_count
-from coset.symmetries import Element, Symmetry
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 ROWS, COLUMNS = "rows.", "columns."  # before the names in a file
 

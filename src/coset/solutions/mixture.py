@@ -13,7 +13,8 @@ from coset.core import state as states
 from coset.core.errors import StateError
 from coset.core.state import State, check, owners, tie
 from coset.solutions.solution import Solution, require_count
-from coset.symmetries import Element, Symmetry
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 
 class Mixture(Solution):

@@ -12,8 +12,8 @@ from torch import Tensor
 from coset.core.errors import CosetError
 from coset.core.state import distinct
 from coset.solutions.gaussian import Gaussian
-from coset.symmetries import Symmetry
 from coset.symmetries.group import Block, blocks
+from coset.symmetries.symmetry import Symmetry
 
 Permutations = dict[str, Tensor]
 """index set -> (*batch, copies, size); one copy where the set lies over no other"""

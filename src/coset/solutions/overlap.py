@@ -14,7 +14,7 @@ from coset.solutions.load import as_solution
 from coset.solutions.orbit_map import vectors
 from coset.solutions.overlap_estimators import Bethe, Entropy, Importance, estimator
 from coset.solutions.solution import Solution
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 
 CHUNK = 16  # states that are looked at in one go
 SEPARATE = 0.1  # nats that modes may be short of separate and still count as such

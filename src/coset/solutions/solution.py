@@ -14,7 +14,8 @@ from torch import Tensor
 from coset.core.checkpoint import save_state
 from coset.core.errors import StateError
 from coset.core.state import State, distinct, is_coordinate, owners
-from coset.symmetries import Element, Symmetry
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 METADATA = "coset.solution"  # under this name a file says which solution it holds
 

@@ -16,7 +16,8 @@ from coset.solutions.gaussian import Gaussian
 from coset.solutions.orbit_map import OrbitMap, Vectors, vectors
 from coset.solutions.overlap_estimators import Entropy, Exact, Importance, estimator, log_densities, nearest
 from coset.solutions.solution import Solution, require_count
-from coset.symmetries import Element, Symmetry
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 ELEMENTS = 512  # permutations that are drawn for a density which cannot be exact
 SAMPLES = 256  # states that are drawn for an entropy

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from coset.core.errors import CosetError
 from coset.core.files import atomic_write, write_json
-from coset.solutions import Solution, load
+from coset.solutions.load import load
+from coset.solutions.solution import Solution
 from coset.training.randomness import Row
 
 SETTINGS, METRICS, CHECKPOINT, SOLUTION = "settings.json", "metrics.jsonl", "checkpoint.pt", "solution.safetensors"

@@ -15,8 +15,8 @@ from torch import Tensor
 from coset.core.errors import CosetError, DataError
 from coset.core.progress import Epoch
 from coset.data import Split
-from coset.solutions import Solution
 from coset.solutions.likelihood import Likelihood
+from coset.solutions.solution import Solution
 from coset.training.folder import RowFolder
 from coset.training.network import Network
 from coset.training.randomness import Randomness, Row

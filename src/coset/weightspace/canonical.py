@@ -11,7 +11,8 @@ from coset.alignment.population import PopulationMatch
 from coset.core.errors import CosetError, StateError
 from coset.core.state import State, check, refuse_names
 from coset.data import Data
-from coset.symmetries import Element, Symmetry
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.chart import leading, refuse_torn, refuse_unreal
 from coset.weightspace.gauge import signs, unit_norms
 from coset.weightspace.order import ordered

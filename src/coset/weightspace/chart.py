@@ -13,8 +13,8 @@ from torch import Tensor
 
 from coset.core.errors import StateError
 from coset.core.state import State, refuse_names, refuse_untied
-from coset.symmetries import Symmetry
 from coset.symmetries.group import blocks
+from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.gauge import Slot, gauge, present
 
 

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from coset.core.errors import SymmetryError
 from coset.core.state import State
-from coset.symmetries import Element, Scaling, Symmetry
-from coset.symmetries.group import Axis, Block, blocks, layout
+from coset.symmetries.group import Axis, Block, Element, Scaling, blocks, layout
+from coset.symmetries.symmetry import Symmetry
 
 Kind = Literal["scaling", "sign"]
 Vector = tuple[float, ...]  # one number for each scaling of a set of units

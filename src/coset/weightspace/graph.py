@@ -14,8 +14,8 @@ from torch import Tensor
 
 from coset.core.errors import ModelError, StateError, SymmetryError
 from coset.core.state import State, is_coordinate, refuse_names
-from coset.symmetries import Symmetry
 from coset.symmetries.group import Axis, Label, blocks, labels
+from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.chart import leading, refuse_torn
 
 

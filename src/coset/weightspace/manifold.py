@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coset.core.errors import CosetError
 from coset.core.state import State, refuse_names
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 from coset.weightspace import sphere
 from coset.weightspace.chart import Chart, Directions, chart, refuse_unreal
 from coset.weightspace.gauge import gauge, slots

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from coset.core.state import State
-from coset.symmetries import Element, Symmetry
-from coset.symmetries.group import Block, blocks, labels
+from coset.symmetries.group import Block, Element, blocks, labels
+from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.gauge import present
 
 # Keys this many units in the last place of the largest apart are equal, as those of equal units are after rounding; of

@@ -9,7 +9,7 @@ from coset.alignment.sites import Kind, Site, places, same_pass, shown, sites, w
 from coset.core import state as states
 from coset.core.functional import evaluation_mode
 from coset.core.state import State
-from coset.symmetries import Symmetry
+from coset.symmetries.symmetry import Symmetry
 
 KINDS: tuple[Kind, ...] = ("post", "other", "pre")  # the first of them that shows a set of units is used
 

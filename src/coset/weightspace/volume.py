@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coset.core.errors import CosetError
-from coset.symmetries import Element
+from coset.symmetries.group import Element
 from coset.weightspace.manifold import Manifold
 
 

@@ -14,12 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
+from coset import VI, Epoch, SymmetrizedVI, Symmetry, evaluate, fit, symmetry
 from coset.data import Split
-from coset.inference import VI, SymmetrizedVI, fit
 from coset.inference.elbo import elbo
-from coset.solutions import Entropy, evaluate
-from coset.symmetries import Symmetry, symmetry
-from coset.training import Epoch
+from coset.solutions.overlap_estimators import Entropy
 from coset_papers.gelberg2024.paired import Paired, paired
 from coset_papers.settings import Settings
 

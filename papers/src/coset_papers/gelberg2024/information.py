@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset import zoo
+from coset import symmetry, zoo
 from coset.assignment.bethe import log_bethe
 from coset.core import state as states
-from coset.solutions import Bethe, Estimator, Exact, Importance, InfoNCE, OrbitMap
-from coset.symmetries import symmetry
+from coset.solutions.orbit_map import OrbitMap
+from coset.solutions.overlap_estimators import Bethe, Estimator, Exact, Importance, InfoNCE
 from coset_papers.outcome import Claim, Outcome
 from coset_papers.settings import Settings
 

@@ -9,11 +9,9 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from coset import data, zoo
+from coset import MAP, Dirac, data, evaluate, fit, zoo
 from coset.core import state as states
-from coset.inference import MAP, fit
 from coset.plot.palette import HUES
-from coset.solutions import Dirac, evaluate
 from coset_papers.drawing import FAINT, INK, legend, panels, style
 from coset_papers.gelberg2024.nearest import (
     Nearest,

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.inference import VI, SymmetrizedVI, fit
-from coset.solutions import Entropy, Gaussian, evaluate
+from coset import VI, Gaussian, SymmetrizedVI, evaluate, fit
+from coset.solutions.overlap_estimators import Entropy
 from coset_papers.gelberg2024.paired import paired
 from coset_papers.gelberg2024.tractable_exact import Normal, Posterior
 from coset_papers.gelberg2024.tractable_net import NOISE, VARIANCE, TwoUnits, points

@@ -16,18 +16,15 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
+from coset import Solution, geodesic
 from coset.alignment.sites import Kind, watch
 from coset.core.functional import evaluation_mode
 from coset.core.state import unstack
-from coset.paths import geodesic
-from coset.solutions import Solution
 from coset_papers.drawing import FAINT, legend, panels, style
 from coset_papers.examples import some
 from coset_papers.outcome import Claim, Outcome, noted_once
 from coset_papers.rossi2023.curves_draw import ALIGNED, NAIVE
-from coset_papers.rossi2023.measure import ALIGNED as BEST
-from coset_papers.rossi2023.measure import NAIVE as NOT_MOVED
-from coset_papers.rossi2023.measure import Measure, mean
+from coset_papers.rossi2023.measure import ALIGNED as BEST, NAIVE as NOT_MOVED, Measure, mean
 from coset_papers.rossi2023.networks import measure_of, mlp, resnet
 from coset_papers.rossi2023.study import Study
 from coset_papers.rossi2023.verdicts import TOO_SMALL

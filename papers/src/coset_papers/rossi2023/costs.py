@@ -17,16 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Ellipse
 from torch import Tensor
 
-from coset.alignment import align
+from coset import Gaussian, Solution, Symmetry, align, wasserstein
 from coset.core.state import State
 from coset.plot.palette import HUES
-from coset.solutions import Gaussian, Solution, wasserstein
-from coset.symmetries import Symmetry
 from coset_papers.drawing import FAINT, INK, legend, panels, style
 from coset_papers.outcome import Claim, Outcome
 from coset_papers.rossi2023.curves_draw import NAIVE, curve
-from coset_papers.rossi2023.measure import NAIVE as NOT_MOVED
-from coset_papers.rossi2023.measure import barriers
+from coset_papers.rossi2023.measure import NAIVE as NOT_MOVED, barriers
 from coset_papers.rossi2023.networks import PUBLISHED, measure_of, mlp
 from coset_papers.rossi2023.study import Study
 from coset_papers.rossi2023.verdicts import ERRORS

@@ -8,14 +8,12 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from coset.paths import mixture
+from coset import mixture
 from coset.plot.palette import HUES
 from coset_papers.drawing import legend, panels, style
 from coset_papers.outcome import Claim, Outcome, noted_once
 from coset_papers.rossi2023.curves_draw import ALIGNED, NAIVE, both, curve
-from coset_papers.rossi2023.measure import ALIGNED as BY_WASSERSTEIN
-from coset_papers.rossi2023.measure import NAIVE as NOT_MOVED
-from coset_papers.rossi2023.measure import barriers
+from coset_papers.rossi2023.measure import ALIGNED as BY_WASSERSTEIN, NAIVE as NOT_MOVED, barriers
 from coset_papers.rossi2023.networks import PUBLISHED, SIZES, measure_of, mlp, resnet
 from coset_papers.rossi2023.study import COMPARED, Study
 from coset_papers.rossi2023.verdicts import SHARE, TOO_SMALL, ZERO, nearly_zero, noticeable, written

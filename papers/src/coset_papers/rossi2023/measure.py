@@ -7,9 +7,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from coset.paths import barrier, geodesic
+from coset import Solution, barrier, geodesic
 from coset.paths.barrier import Path
-from coset.solutions import Solution
 from coset_papers.examples import some
 from coset_papers.rossi2023.study import Study
 from coset_papers.settings import Settings

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coset.inference import VI
+from coset import VI
 from coset_papers.rossi2023.measure import Measure
 from coset_papers.rossi2023.sources import SOURCES
 from coset_papers.rossi2023.study import Study

@@ -17,9 +17,8 @@ from matplotlib.patheffects import withStroke
 from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
+from coset import VI, geodesic, plane
 from coset.core.state import State, unstack
-from coset.inference import VI
-from coset.paths import geodesic, plane
 from coset_papers.drawing import INK, panels, style
 from coset_papers.examples import some
 from coset_papers.outcome import Claim, Outcome

@@ -16,15 +16,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from coset import data, zoo
-from coset.alignment import align
+from coset import VI, Solution, align, data, evaluate, fit, geodesic, moments, symmetry, zoo
 from coset.core import state as states
 from coset.data import Split
-from coset.inference import VI, fit
-from coset.paths import geodesic
 from coset.plot.palette import HUES
-from coset.solutions import Solution, evaluate, moments
-from coset.symmetries import symmetry
 from coset_papers.drawing import INK, legend, panels, style
 from coset_papers.outcome import Claim, Outcome
 from coset_papers.rossi2023.curves_draw import ALIGNED, NAIVE, settings_axis

@@ -11,12 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from coset import zoo
-from coset.alignment import align
-from coset.inference import MAP, VI, fit
-from coset.solutions import Solution
-from coset.symmetries import Symmetry, symmetry
-from coset.training import Epoch
+from coset import MAP, VI, Epoch, Solution, Symmetry, align, fit, symmetry, zoo
 from coset_papers.rossi2023.sources import SOURCES, Parts, load
 from coset_papers.settings import Settings
 

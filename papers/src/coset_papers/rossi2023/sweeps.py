@@ -11,9 +11,7 @@ from matplotlib.figure import Figure
 from coset_papers.drawing import legend, panels, style
 from coset_papers.outcome import Claim, Outcome, noted_once
 from coset_papers.rossi2023.curves_draw import ALIGNED, LINES, NAIVE, settings_axis, trend
-from coset_papers.rossi2023.measure import ALIGNED as BEST
-from coset_papers.rossi2023.measure import NAIVE as NOT_MOVED
-from coset_papers.rossi2023.measure import barriers, heights, mean
+from coset_papers.rossi2023.measure import ALIGNED as BEST, NAIVE as NOT_MOVED, barriers, heights, mean
 from coset_papers.rossi2023.networks import SIZES, mlp, resnet
 from coset_papers.rossi2023.study import Study
 from coset_papers.rossi2023.verdicts import TOO_SMALL, ZERO, falls, written

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import torch
 from scipy.optimize import linear_sum_assignment
 
+from coset import Element, Gaussian, Group, Solution, Symmetry
 from coset.core.state import State
-from coset.solutions import Gaussian, Solution
-from coset.symmetries import Element, Group, Symmetry
 from coset.symmetries.group import blocks
 
 ROUNDING = 1e-6  # of a gain, relative to the mean score of a row

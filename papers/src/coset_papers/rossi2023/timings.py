@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from coset.alignment import align
+from coset import align
 from coset.plot.palette import HUES
 from coset_papers.drawing import FAINT, legend, panels, style
 from coset_papers.outcome import Claim, Outcome

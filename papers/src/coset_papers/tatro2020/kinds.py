@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from coset.alignment import Activations
+from coset import Activations
 
 
 @dataclass(frozen=True)

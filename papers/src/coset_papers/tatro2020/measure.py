@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from coset.paths import barrier, geodesic
+from coset import barrier, geodesic
 from coset_papers.examples import some
 from coset_papers.settings import Settings
 from coset_papers.tatro2020.study import Study

@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from coset.inference import MAP
-from coset.paths import PAM, Connect
-from coset.solutions import PGD
+from coset import MAP, PAM, PGD, Connect
 from coset_papers.tatro2020.images import SOURCES, available
 from coset_papers.tatro2020.measure import Measure
 from coset_papers.tatro2020.study import Plan, Study

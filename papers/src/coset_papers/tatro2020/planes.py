@@ -8,7 +8,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from coset.paths import Curve, plane
+from coset import Curve, plane
 from coset_papers.drawing import PANEL, legend, panels, style
 from coset_papers.examples import some
 from coset_papers.outcome import Claim, Outcome, noted_once

@@ -8,12 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from coset.alignment import Activations, align, signature
+from coset import Activations, Dirac, Solution, align, geodesic, signature, symmetry
 from coset.alignment.repair import recompute_norms
-from coset.paths import geodesic
 from coset.plot.palette import HUES
-from coset.solutions import Dirac, Solution
-from coset.symmetries import symmetry
 from coset_papers.drawing import FAINT, panels, style
 from coset_papers.examples import some
 from coset_papers.outcome import Claim, Outcome, noted_once

@@ -9,14 +9,10 @@ from typing import Any
 
 from torch import nn
 
-from coset import zoo
+from coset import MAP, PAM, PGD, Adversarial, Connect, Curve, Epoch, Solution, find_curve, fit, load_curve, zoo
 from coset.data import DataSet
-from coset.inference import MAP, Adversarial, fit
-from coset.paths import PAM, Connect, Curve, find_curve, load_curve
 from coset.paths.find_curve import CURVE
-from coset.solutions import PGD, Solution
 from coset.solutions.attack import in_units_of
-from coset.training import Epoch
 from coset_papers.settings import Settings
 from coset_papers.tatro2020.images import SOURCES, load
 from coset_papers.tatro2020.kinds import ALIGNED, KINDS, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED

@@ -10,11 +10,11 @@ from typing import Any
 
 from torch import Tensor
 
+from coset import Collect
 from coset.flow.field import Architecture
 from coset.flow.fitting import Pairing, Plan
 from coset.flow.matching import Matching
 from coset.flow.space import Geometry
-from coset.populations import Collect
 from coset.populations.scores import scores
 from coset_papers.outcome import Claim, Outcome, noted_once
 from coset_papers.settings import Settings

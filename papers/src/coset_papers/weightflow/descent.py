@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coset import Collect, collect
 from coset.core import state as states
 from coset.data import Split
-from coset.populations import Collect, collect
 from coset_papers.weightflow.networks import Steering
 from coset_papers.weightflow.study import Subject
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from coset import Collect
 from coset.flow.field import Architecture
 from coset.flow.fitting import Plan
 from coset.flow.matching import Matching
-from coset.populations import Collect
 from coset_papers.weightflow.published import FLOWS
 from coset_papers.weightflow.study import Recipe, Subject
 

@@ -14,11 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coset import VI, DeepEnsemble, Ensemble, SymmetrizedVI, diagnose, fit
 from coset.flow.flow import Flow
-from coset.inference import VI, DeepEnsemble, SymmetrizedVI, diagnose, fit
 from coset.inference.elbo import elbo
 from coset.populations.sliced_wasserstein import sliced_wasserstein
-from coset.solutions import Ensemble
 from coset_papers.ledger import seconds_of
 from coset_papers.outcome import Outcome, noted_once
 from coset_papers.settings import Settings

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from coset import HMC, MAP, VI, DeepEnsemble
 from coset.flow.field import Architecture
 from coset.flow.fitting import Plan
 from coset.flow.matching import Matching
 from coset.flow.space import Geometry
-from coset.inference import HMC, MAP, VI, DeepEnsemble
 from coset_papers.weightflow.posterior_evidence import Annealing
 from coset_papers.weightflow.posterior_problem import Problem, Recipe
 

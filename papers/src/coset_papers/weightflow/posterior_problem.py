@@ -9,16 +9,12 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from coset import data, zoo
+from coset import HMC, Ensemble, Epoch, Symmetry, data, fit, symmetry, zoo
 from coset.core.state import State
 from coset.data import Split
 from coset.flow.fitting import Plan
 from coset.flow.flow import Flow
 from coset.flow.matching import Matching
-from coset.inference import HMC, fit
-from coset.solutions import Ensemble
-from coset.symmetries import Symmetry, symmetry
-from coset.training import Epoch
 from coset.weightspace.gauge import exact, signs
 from coset_papers.ledger import seconds_of
 from coset_papers.rossi2023.snelson import sine

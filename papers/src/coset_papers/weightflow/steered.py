@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
+from coset import Flow, Guidance
 from coset.data import DataSet
-from coset.flow import Flow, Guidance
 from coset.flow.guidance import Place, Scale
 from coset.populations.scores import scores
 from coset_papers.settings import Settings

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset import data, zoo
+from coset import Collect, Epoch, Population, Symmetry, collect, data, symmetry, zoo
 from coset.core import state as states
 from coset.core.files import write_json
 from coset.data import DataSet
@@ -20,13 +20,10 @@ from coset.flow.base import Base, normal_starts
 from coset.flow.fitting import Plan
 from coset.flow.flow import Flow
 from coset.flow.matching import Matching
-from coset.populations import Collect, Population, collect
 from coset.populations.diversity import diversity
 from coset.populations.model_averages import model_averages
 from coset.populations.novelty import Novelty, novelty
 from coset.populations.scores import scores
-from coset.symmetries import Symmetry, symmetry
-from coset.training import Epoch
 from coset_papers.examples import some
 from coset_papers.ledger import seconds_of
 from coset_papers.settings import Settings

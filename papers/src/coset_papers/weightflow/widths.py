@@ -8,10 +8,9 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
+from coset import Epoch, Flow
 from coset.core import state as states
-from coset.flow import Flow
 from coset.plot.palette import HUES
-from coset.training import Epoch
 from coset_papers.drawing import legend, panels, style
 from coset_papers.ledger import seconds_of
 from coset_papers.outcome import Outcome, noted_once
