@@ -12,9 +12,9 @@ def test_names_and_parts_need_no_import_of_their_own() -> None:
     code = """
 import sys, coset
 assert "torch" not in sys.modules
-coset.alignment.Activations, coset.core.checkpoint.open_state, coset.plot.save
-coset.assignment.solve, coset.data.load, coset.flow.Architecture, coset_papers.reproduce
-coset.populations.Collect, coset.core.state.of, coset.weightspace, coset.zoo.build
+coset.alignment, coset.core.checkpoint.open_state, coset.plot.save
+coset.assignment.solve, coset.data.load, coset.flow, coset.populations, coset.core.state.of, coset.zoo.build
+assert "coset_papers" not in sys.modules
 assert all(getattr(coset, name) is not None for name in dir(coset))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -1,13 +1,9 @@
-"""A module of nets for the commands, and how to run them."""
+"""A module of nets for the commands."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner, Result
-
-from coset.cli import app
 
 NETS = """
 import torch
@@ -33,12 +29,6 @@ class Spectrum(nn.Module):
 """
 
 
-@pytest.fixture(autouse=True)
-def no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes of pytest-xdist say the width of a terminal that they do not have."""
-    monkeypatch.delenv("COLUMNS", raising=False)
-
-
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The current folder, with `cli_nets.py` in it."""
@@ -47,13 +37,3 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.delitem(sys.modules, "cli_nets", raising=False)
     return tmp_path
-
-
-@pytest.fixture
-def run() -> Callable[..., Result]:
-    """Run a command in this process."""
-
-    def invoke(*words: object) -> Result:
-        return CliRunner().invoke(app, [str(word) for word in words], prog_name="coset")
-
-    return invoke

@@ -109,9 +109,9 @@ def test_every_method_runs(run: Run, folder: Path, method: str, settings: list[s
 
 
 def test_every_method_of_the_library_has_a_name() -> None:
-    library = {getattr(coset.inference, name) for name in coset.inference.__all__}
-    kinds = {kind for kind in library if isinstance(kind, type) and issubclass(kind, coset.inference.Method)}
-    assert set(methods.METHODS.values()) == kinds - {coset.inference.Method}
+    library = {getattr(coset, name) for name in coset.__all__}
+    kinds = {kind for kind in library if isinstance(kind, type) and issubclass(kind, coset.Method)}
+    assert set(methods.METHODS.values()) == kinds - {coset.Method}
 
 
 def test_settings_have_the_types_of_their_fields() -> None:

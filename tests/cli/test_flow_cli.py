@@ -266,7 +266,7 @@ def test_steps_of_long_epochs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     watch.on_step(3, 24)  # too soon to be seen
     monkeypatch.setattr("coset.cli.flow_watch.MOMENT", 0.0)
     watch.on_step(3, 24)
-    watch(coset.inference.Epoch(0, 1, 3, 0.5, None, 1.0))
+    watch(coset.Epoch(0, 1, 3, 0.5, None, 1.0))
     watch.on_step(18, 24)
     assert said == ["part 1 of 2, epoch 1 of 3, step 2 of 4, resumed"]
     assert shown == [

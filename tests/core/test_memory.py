@@ -7,7 +7,7 @@ import sys
 LARGE = 400  # MiB
 CODE = f"""
 import json, torch
-from coset.memory import fresh_peak_gib, peak_mib
+from coset.core.memory import fresh_peak_gib, peak_mib
 before = peak_mib()
 torch.ones({LARGE} * 2**18)
 print(json.dumps([before, peak_mib(), 1024 * fresh_peak_gib("cpu")]))

@@ -12,17 +12,18 @@ from tools import docs
 
 
 def test_main_writes_the_pages_or_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pages, results = tmp_path / "docs", tmp_path / "results"
-    pages.mkdir(), results.mkdir()
+    pages, results, records = (tmp_path / name for name in ("docs", "results", "records"))
+    for folder in (pages, results, records):
+        folder.mkdir()
     write(results, "llama8b.json", LLAMA)
     write(results, "merging-mnist.json", PAIR)
-    assert docs.main([str(pages), str(results)]) == 0
+    assert docs.main([str(pages), str(results), str(records)]) == 0
     written = {path: path.read_bytes() for path in pages.rglob("*.*")}
     assert {path.name for path in written} == {"coverage.md", "merging.md", "papers.md", "barrier-mnist.png"}
     assert written[pages / "coverage.md"].startswith(b"# Coverage")
     for name in ("llama8b.json", "merging-ten.json"):
         write(results, name, {"seconds": 1})
-        assert docs.main([str(pages), str(results)]) == 2
+        assert docs.main([str(pages), str(results), str(records)]) == 2
         assert f"{name} lacks a figure" in capsys.readouterr().err
         write(results, "llama8b.json", LLAMA)
     assert {path: path.read_bytes() for path in pages.rglob("*.*")} == written

@@ -21,9 +21,8 @@ def record() -> dict[str, Any]:
 
 
 def results(folder: Path, *records: dict[str, Any]) -> Path:
-    (folder / "papers").mkdir()
     for k, record in enumerate(records):
-        (folder / "papers" / f"{k}.json").write_text(json.dumps(record))
+        (folder / f"{k}.json").write_text(json.dumps(record))
     return folder
 
 

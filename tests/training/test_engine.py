@@ -302,7 +302,7 @@ coset.fit(mlp(), clusters(), method, replicas=2, out=out / "whole", checkpoint_e
 
 def test_killed_three_times_and_resumed(tmp_path: Path) -> None:
     """Two networks side by side end bit for bit where those that ran through do."""
-    script = [sys.executable, "-c", KILLED, str(tmp_path), str(Path(__file__).parent)]
+    script = [sys.executable, "-c", KILLED, str(tmp_path), str(Path(__file__).parents[1] / "inference")]
     subprocess.run(script, check=True, timeout=120)
     for replica in range(2):
         ran, whole = (tmp_path / run / f"replica-{replica}" for run in ("run", "whole"))
