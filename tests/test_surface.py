@@ -12,8 +12,8 @@ def test_names_and_parts_need_no_import_of_their_own() -> None:
     code = """
 import sys, coset
 assert "torch" not in sys.modules
-coset.alignment, coset.core.checkpoint.open_state, coset.plot.save
-coset.assignment.solve, coset.data.load, coset.flow, coset.populations, coset.core.state.of, coset.zoo.build
+coset.alignment, coset.core, coset.open_state, coset.plot.save
+coset.assignment.solve, coset.data.load, coset.flow, coset.populations, coset.state.of, coset.zoo.build
 assert "coset_papers" not in sys.modules
 assert all(getattr(coset, name) is not None for name in dir(coset))
 """
