@@ -51,7 +51,10 @@ from coset.core.progress import (
     Event as Event,
     Progress as Progress,
 )
-from coset.core.state import State as State
+from coset.core.state import (
+    State as State,
+    StateLike as StateLike,
+)
 from coset.data.dataset import (
     DataSet as DataSet,
     Split as Split,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coset.core.errors import StateError
 from coset.core.files import atomic_write, write_json
-from coset.core.state import State, is_finite
+from coset.core.state import State, StateLike, as_state, is_finite
 
 INDEX = "model.safetensors.index.json"
 PICKLES = (".pt", ".pth", ".bin")
@@ -148,7 +148,7 @@ def load_state(path: str | Path, device: str | torch.device = "cpu") -> dict[str
     return {name: x.to(device) for name, x in state.items()}
 
 
-def save_state(state: State, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
+def save_state(state: StateLike, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
     """Write a State or population to a `.safetensors` file, atomically, with `metadata` beside the tensors.
 
     Tensors that share memory (tied weights, views) are each written in full under their own name. On
@@ -159,7 +159,7 @@ def save_state(state: State, path: str | Path, metadata: Mapping[str, str] | Non
         raise StateError(f"A state is saved as safetensors, so the name {path} must end in .safetensors.")
     tensors: dict[str, Tensor] = {}
     storages: set[int] = set()
-    for name, x in state.items():
+    for name, x in as_state(state).items():
         if x.dtype not in DTYPES.values() or x.layout != torch.strided:
             raise StateError(f"Tensor '{name}' ({x.dtype}, {x.layout}) cannot be stored in safetensors.")
         x = x.detach().cpu().contiguous()

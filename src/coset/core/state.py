@@ -1,8 +1,9 @@
 """A network as a point: arithmetic on States, checks, and calling a model at one.
 
 A State is a `dict[str, Tensor]` by `state_dict()` name, parameters and persistent buffers. A population is
-the same dict with one leading dimension on every tensor. Functions take any mapping and return new dicts;
-the arithmetic returns new tensors that share no memory with its arguments.
+the same dict with one leading dimension on every tensor. Functions take whatever is one network (`StateLike`: a
+mapping, a module, a solution that is no distribution) and return new dicts; the arithmetic returns new tensors that
+share no memory with its arguments.
 
 Only floating and complex tensors are coordinates of the point. Integer and bool tensors, such as
 BatchNorm's `num_batches_tracked`, are carried along: a result takes them from its first argument.
@@ -11,7 +12,7 @@ BatchNorm's `num_batches_tracked`, are carried along: a result takes them from i
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -22,9 +23,50 @@ from coset.core.functional import functional_call
 State = Mapping[str, Tensor]
 
 
+@runtime_checkable
+class HasMean(Protocol):
+    """A solution, as far as a state can be read from it."""
+
+    @property
+    def mean(self) -> State:
+        """The mean state."""
+
+    @property
+    def is_random(self) -> bool:
+        """Whether two samples can differ."""
+
+
+StateLike = State | nn.Module | HasMean
+"""What is one network: a mapping of tensors, a module, or a solution that is no distribution, such as a Dirac."""
+
+
+def as_state(x: StateLike, where: str = "the state", *, mean: bool = False) -> State:
+    """The tensors of one network by name: a mapping as it is (a lazy one stays lazy), a module's as `of` gives them.
+
+    Args:
+        x: A mapping of tensors, a module, or a solution.
+        where: Whose state it is, for messages: "the first state", "model A".
+        mean: Whether the mean of a random solution will do; else it is refused.
+
+    Raises:
+        StateError: If `x` is none of these, or random where one network is needed.
+    """
+    if isinstance(x, Mapping):
+        return x
+    if isinstance(x, nn.Module):
+        return of(x)
+    if not isinstance(x, HasMean):
+        name = type(x).__name__
+        raise StateError(f"A {name} was given as {where}: give a mapping of tensors by name, a module or a solution.")
+    if x.is_random and not mean:
+        name = type(x).__name__
+        raise StateError(f"A {name}, which is random, was given as {where}: give its mean, or one sample of it.")
+    return x.mean
+
+
 def check(
-    state: State,
-    like: State | None = None,
+    state: StateLike,
+    like: StateLike | None = None,
     where: str = "the state",
     unknown: Literal["error", "ignore"] = "error",
 ) -> dict[str, Tensor]:
@@ -35,9 +77,12 @@ def check(
     hold equal tensors in `state`, and one that is absent is filled in, since many files store just one.
     `where` says in messages whose state it is: a file name, "model A".
     """
+    state = as_state(state, where)
     if like is None:
         like = state = dict(state)
-    like = dict(like)  # ties are told by object, and a lazy mapping makes a new object at each look
+    like = dict(
+        as_state(like, "the expected state")
+    )  # ties are told by object, and a lazy mapping makes a new object at each look
     present = {id(x): name for name, x in like.items() if name in state}
     missing = [name for name, x in like.items() if name not in state and id(x) not in present]
     refuse_names(missing, [n for n in state if n not in like] if unknown == "error" else [], where)
@@ -57,6 +102,9 @@ def check(
             bad = int((~torch.isfinite(x.float() if x.element_size() == 1 else x)).sum())  # which knows no 8-bit floats
             raise StateError(f"Tensor '{name}' in {where} has {bad} NaN or infinite of {x.numel()} values.")
     return checked
+
+
+FIRST, SECOND = "the first state", "the second state"
 
 
 def is_coordinate(x: Tensor) -> bool:
@@ -144,8 +192,10 @@ def members(population: State, which: slice | Tensor) -> dict[str, Tensor]:
 
 __all__ = [
     "State",
+    "StateLike",
     "add",
     "allclose",
+    "as_state",
     "call",
     "check",
     "inner",
@@ -163,7 +213,7 @@ __all__ = [
 ]
 
 
-def inner(a: State, b: State) -> Tensor:
+def inner(a: StateLike, b: StateLike) -> Tensor:
     """<a, b> = sum over coordinates of a_i b_i, multiplied and summed in float64; a scalar tensor.
 
     For complex tensors this is Re(conj(a_i) b_i), the inner product of real and imaginary parts.
@@ -175,28 +225,29 @@ def inner(a: State, b: State) -> Tensor:
     return total
 
 
-def norm(a: State) -> Tensor:
+def norm(a: StateLike) -> Tensor:
     """||a|| = sqrt(<a, a>) in float64; a scalar tensor, with gradient 0 at a = 0."""
-    norms = [torch.linalg.vector_norm(_double(x)) for x in a.values() if is_coordinate(x)]
+    norms = [torch.linalg.vector_norm(_double(x)) for x in as_state(a).values() if is_coordinate(x)]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros((), dtype=torch.float64)
 
 
-def add(a: State, b: State) -> dict[str, Tensor]:
+def add(a: StateLike, b: StateLike) -> dict[str, Tensor]:
     """a + b, in the dtypes of a."""
     return _combine(torch.add, a, b)
 
 
-def sub(a: State, b: State) -> dict[str, Tensor]:
+def sub(a: StateLike, b: StateLike) -> dict[str, Tensor]:
     """a - b, in the dtypes of a."""
     return _combine(torch.sub, a, b)
 
 
-def scale(a: State, factor: float | Tensor) -> dict[str, Tensor]:
+def scale(a: StateLike, factor: float | Tensor) -> dict[str, Tensor]:
     """factor * a, in the dtypes of a; a tensor factor is a scalar."""
-    return {name: (_working(x) * factor).to(x.dtype) if is_coordinate(x) else x.clone() for name, x in a.items()}
+    tensors = as_state(a).items()
+    return {name: (_working(x) * factor).to(x.dtype) if is_coordinate(x) else x.clone() for name, x in tensors}
 
 
-def lerp(a: State, b: State, t: float | Tensor) -> dict[str, Tensor]:
+def lerp(a: StateLike, b: StateLike, t: float | Tensor) -> dict[str, Tensor]:
     """(1 - t) a + t b, in the dtypes of a; exactly a at t = 0 and b at t = 1. Any t, also outside [0, 1]."""
 
     def between(x: Tensor, y: Tensor) -> Tensor:
@@ -206,14 +257,14 @@ def lerp(a: State, b: State, t: float | Tensor) -> dict[str, Tensor]:
     return _combine(between, a, b)
 
 
-def stack(states: Iterable[State]) -> dict[str, Tensor]:
+def stack(states: Iterable[StateLike]) -> dict[str, Tensor]:
     """The population of n states: each (*shape) becomes (n, *shape), in the widest dtype."""
-    states = list(states)
-    if not states:
+    rows = [as_state(state) for state in states]
+    if not rows:
         raise StateError("A population needs at least one state.")
-    columns: dict[str, list[Tensor]] = {name: [x] for name, x in states[0].items()}
-    for state in states[1:]:
-        for name, _, x in _pairs(states[0], state):
+    columns: dict[str, list[Tensor]] = {name: [x] for name, x in rows[0].items()}
+    for row in rows[1:]:
+        for name, _, x in _pairs(rows[0], row):
             columns[name].append(x)
     return {name: torch.stack(column) for name, column in columns.items()}
 
@@ -261,13 +312,17 @@ def mean(population: State, weights: Tensor | Sequence[float] | None = None) -> 
     return {name: average(x) for name, x in population.items()}
 
 
-def to(state: State, device: str | torch.device | None = None, dtype: torch.dtype | None = None) -> dict[str, Tensor]:
+def to(
+    state: StateLike, device: str | torch.device | None = None, dtype: torch.dtype | None = None
+) -> dict[str, Tensor]:
     """The state on `device` with its floating tensors in `dtype`; a tensor already there is not copied."""
-    return {name: x.to(device=device, dtype=dtype if x.is_floating_point() else None) for name, x in state.items()}
+    tensors = as_state(state).items()
+    return {name: x.to(device=device, dtype=dtype if x.is_floating_point() else None) for name, x in tensors}
 
 
-def allclose(a: State, b: State, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
+def allclose(a: StateLike, b: StateLike, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
     """Whether names and shapes agree, |a_i - b_i| <= atol + rtol |b_i|, and other tensors are equal."""
+    a, b = as_state(a, FIRST), as_state(b, SECOND)
     if a.keys() != b.keys():
         return False
     for name in a:
@@ -298,13 +353,14 @@ def of(model: nn.Module) -> dict[str, Tensor]:
     return state
 
 
-def untie(model: nn.Module, state: State) -> dict[str, Tensor]:
+def untie(model: nn.Module, state: StateLike) -> dict[str, Tensor]:
     """`state`, or a population, with one name for each tensor of `model`, the others checked to equal it.
 
     `call` does this by itself. Inside `torch.vmap` values cannot be compared: there, untie the population
     first and map over the result.
     """
     where = f"the state for {type(model).__name__}"
+    state = as_state(state, where)
     own = _persistent(model)
     names: dict[int, list[str]] = {}
     for name, x in own.items():
@@ -320,7 +376,9 @@ def untie(model: nn.Module, state: State) -> dict[str, Tensor]:
     return result
 
 
-def call(model: nn.Module, state: State, args: Tensor | tuple[Any, ...], kwargs: dict[str, Any] | None = None) -> Any:
+def call(
+    model: nn.Module, state: StateLike, args: Tensor | tuple[Any, ...], kwargs: dict[str, Any] | None = None
+) -> Any:
     """`model(*args, **kwargs)` with the tensors of `state` in place of its own; neither is changed.
 
     Differentiable in `state`. The gradient of tied names goes to the one that comes first in the model,
@@ -364,7 +422,7 @@ def _working(x: Tensor) -> Tensor:
     return x.float() if x.element_size() < 4 else x
 
 
-def _combine(function: Callable[[Tensor, Tensor], Tensor], a: State, b: State) -> dict[str, Tensor]:
+def _combine(function: Callable[[Tensor, Tensor], Tensor], a: StateLike, b: StateLike) -> dict[str, Tensor]:
     """`function` on each pair of coordinates, in the dtypes of a; the other tensors of a."""
     return {
         name: function(_working(x), y.to(_working(x).dtype)).to(x.dtype) if is_coordinate(x) else x.clone()
@@ -372,10 +430,11 @@ def _combine(function: Callable[[Tensor, Tensor], Tensor], a: State, b: State) -
     }
 
 
-def _pairs(a: State, b: State) -> Iterator[tuple[str, Tensor, Tensor]]:
+def _pairs(a: StateLike, b: StateLike) -> Iterator[tuple[str, Tensor, Tensor]]:
     """(name, a[name], b[name]) of two states that match; tensors are read once, as either may be lazy."""
-    refuse_names([n for n in a if n not in b], [n for n in b if n not in a], "the second state")
+    a, b = as_state(a, FIRST), as_state(b, SECOND)
+    refuse_names([n for n in a if n not in b], [n for n in b if n not in a], SECOND)
     for name in a:
         x, y = a[name], b[name]
-        refuse_layout(name, y, x, "the second state")
+        refuse_layout(name, y, x, SECOND)
         yield name, x, y
