@@ -59,8 +59,8 @@ def modules(root: Path) -> dict[str, Path]:
 
 def imports(root: Path) -> list[Import]:
     """All imports between modules of the package at `root`."""
-    known = modules(root)
-    return [edge for name, file in known.items() for edge in _of_file(name, file, known, root.name)]
+    files = modules(root)
+    return [edge for name, file in files.items() for edge in _of_file(name, file, files, root.name)]
 
 
 def room(module: str) -> str:
@@ -97,7 +97,7 @@ def cycles(edges: list[Import]) -> list[list[str]]:
     return [sorted(part) for part in _components(graph) if len(part) > 1]
 
 
-def _of_file(name: str, file: Path, known: dict[str, Path], package: str) -> Iterator[Import]:
+def _of_file(name: str, file: Path, files: dict[str, Path], package: str) -> Iterator[Import]:
     tree = ast.parse(file.read_text(encoding="utf-8"))
     typing_only = {
         id(node)
@@ -111,19 +111,19 @@ def _of_file(name: str, file: Path, known: dict[str, Path], package: str) -> Ite
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module is not None and node.level == 0:
-            targets = [_module(f"{node.module}.{alias.name}", known) for alias in node.names]
+            targets = [_module(f"{node.module}.{alias.name}", files) for alias in node.names]
         else:
             continue
         kind = "typing" if id(node) in typing_only else "eager" if id(node) in at_head else "lazy"
         for target in targets:
-            target = _module(target, known)
+            target = _module(target, files)
             if target.split(".")[0] == package and target != name:
                 yield Import(name, target, kind, node.lineno)
 
 
-def _module(name: str, known: dict[str, Path]) -> str:
+def _module(name: str, files: dict[str, Path]) -> str:
     """The module that a dotted name lies in."""
-    while name not in known and "." in name:
+    while name not in files and "." in name:
         name = name.rpartition(".")[0]
     return name
 
@@ -160,15 +160,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("source", nargs="?", type=Path, default=Path("src/coset"), help="the folder of the package")
     parser.add_argument("--json", action="store_true", help="print JSON")
-    asked = parser.parse_args()
-    known, edges = modules(asked.source), imports(asked.source)
-    files = Counter(room(name) for name in known)
+    options = parser.parse_args()
+    files_of, edges = modules(options.source), imports(options.source)
+    files = Counter(room(name) for name in files_of)
     lines = Counter(dict.fromkeys(files, 0))
-    for name, file in known.items():
+    for name, file in files_of.items():
         lines[room(name)] += len(file.read_text(encoding="utf-8").splitlines())
     between = Counter((room(e.source), room(e.target)) for e in edges if room(e.source) != room(e.target))
     wrong, rings = violations(edges), cycles(edges)
-    if asked.json:
+    if options.json:
         record = {
             "rooms": {r: {"files": files[r], "lines": lines[r]} for r in files},
             "edges": {f"{a} -> {b}": n for (a, b), n in sorted(between.items())},

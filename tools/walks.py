@@ -82,11 +82,13 @@ def walks(package: Path) -> dict[str, Walk]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     inputs, targets = torch.randn(256, 8), torch.randint(3, (256,))
-    net = coset.zoo.build("mlp:8-16-3")
-    other = coset.zoo.build("mlp:8-16-3")
+    net, other = (
+        torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)) for _ in range(2)
+    )
     sym = coset.symmetry(net, (inputs[:2],))
     population = coset.collect(net, (inputs, targets), 16, coset.Collect(epochs=1))
     ends = [dict(model.state_dict()) for model in (net, other)]
+    zoo = [dict(coset.zoo.build("mlp:8-16-3").state_dict()) for _ in range(2)]
 
     def flow() -> None:
         coset.Flow(sym).fit(population, coset.Matching(epochs=1))
@@ -95,7 +97,7 @@ def walks(package: Path) -> dict[str, Walk]:
         names = [str(Path(folder) / name) for name in ("a.safetensors", "b.safetensors")]
         from safetensors.torch import save_file
 
-        for name, state in zip(names, ends, strict=True):
+        for name, state in zip(names, zoo, strict=True):
             save_file(state, name)
 
         def command() -> None:
@@ -129,16 +131,16 @@ def main() -> None:
     parser.add_argument("--source", type=Path, default=Path("src/coset"), help="the folder of the package")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--files", action="store_true", help="list the files of each walk")
-    asked = parser.parse_args()
-    measured = walks(asked.source.resolve())
-    if asked.json:
+    options = parser.parse_args()
+    measured = walks(options.source.resolve())
+    if options.json:
         rows = {n: {"files": sorted(w.files), "rooms": len(w.rooms), "changes": w.changes} for n, w in measured.items()}
         print(json.dumps(rows, indent=2))
         return
     print(f"{'call':<30}{'files':>6}{'rooms':>6}{'changes of room':>17}")
     for name, walk in measured.items():
         print(f"{name:<30}{len(walk.files):>6}{len(walk.rooms):>6}{walk.changes:>17}")
-        if asked.files:
+        if options.files:
             print("".join(f"    {file}\n" for file in sorted(walk.files)), end="")
 
 
