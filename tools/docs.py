@@ -12,7 +12,7 @@ from pathlib import Path
 
 from coset.core.errors import CosetError
 from coset.core.files import atomic_write
-from coset.plot.figure import save
+from coset.plot import save
 from tools.docs_coverage import coverage
 from tools.docs_merging import merging
 from tools.docs_papers import papers

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from coset import Barrier
 from coset.core.errors import CosetError
-from coset.plot.barrier import barriers
+from coset.plot import barriers
 from tools.docs_markdown import Record, absent, grid, read, short
 
 Section = Callable[[Record], str]

@@ -13,7 +13,7 @@ import coset
 from coset import Plane
 from coset.core import state as states
 from coset.core.errors import CosetError, DataError, ModelError, StateError
-from coset.plot.plane import contours
+from coset.plot import contours
 
 Pair = tuple[Tensor, Tensor]
 Corners = list[dict[str, Tensor]]

@@ -7,9 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from coset import Barrier
-from coset.plot import save
-from coset.plot.barrier import barriers
-from coset.plot.page import page
+from coset.plot import barriers, page, save
 
 T = (0.0, 0.5, 1.0)
 SURE = Barrier(T, (0.1, 1.0, 0.3), (0.9, 0.5, 0.8), (0.0, 0.0, 0.0))

@@ -24,8 +24,9 @@ from coset.inference.fit import fit
 from coset.inference.map import MAP
 from coset.paths.barrier import barrier
 from coset.paths.geodesic import geodesic
-from coset.plot import blocks, save
 from coset.plot.barrier import barriers
+from coset.plot.figure import save
+from coset.plot.groups import groups
 from coset.solutions.dirac import Dirac
 from coset.symmetries.infer import symmetry
 from coset.symmetries.symmetry import Symmetry
@@ -99,7 +100,7 @@ def run(out: Path, seed: int) -> None:
             for name, end in {"not aligned, repaired": second, "aligned, repaired": aligned}.items()
         }
         with outputs.writing("--out", out):
-            save(blocks(sym, MODEL), picture)
+            save(groups(sym, MODEL), picture)
             save(barriers(paths), curves)
     show(sym, points)
     console.stdout().print(f"pictures: {picture} and {curves}    {time.perf_counter() - start:.1f} s in all")

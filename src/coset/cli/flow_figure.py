@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from coset.plot.barrier import GRID, HEIGHT, INK, LINE, PANEL
+from coset.plot.barrier import HEIGHT, LINE, PANEL
 from coset.plot.figure import canvas
-from coset.plot.palette import HUES
+from coset.plot.palette import GRID, HUES, INK
 from coset.populations.novelty import NAMES, Novelty
 
 if TYPE_CHECKING:

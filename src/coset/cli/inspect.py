@@ -16,7 +16,8 @@ from coset.cli import console, model, outputs
 from coset.core.errors import CosetError
 from coset.core.files import atomic_write
 from coset.core.names import gather, label, owner, pattern, plural, span, tail
-from coset.plot import FORMATS, blocks, save
+from coset.plot.figure import FORMATS, save
+from coset.plot.groups import groups
 from coset.symmetries.group import Group, Scaling
 from coset.symmetries.infer import symmetry
 from coset.symmetries.summary import moved_tensors, scalar_tensors, summary
@@ -48,7 +49,7 @@ def run(request: Request, as_json: bool) -> None:
         sym = infer(request, say)
         if request.plot is not None:
             say(f"drawing {request.plot}")
-            figure = blocks(sym, request.model)
+            figure = groups(sym, request.model)
     if request.output is not None:
         with outputs.writing("--output", request.output), atomic_write(request.output) as temporary:
             temporary.write_text(sym.to_json() + "\n", encoding="utf-8")

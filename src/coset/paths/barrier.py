@@ -16,6 +16,7 @@ from coset.alignment.repair import recompute_norms
 from coset.core.device import resolve
 from coset.core.errors import CosetError
 from coset.data import Data, as_split
+from coset.plot.barrier import barriers
 from coset.solutions import metrics
 from coset.solutions.dirac import Dirac
 from coset.solutions.evaluate import attacked, one_network
@@ -64,9 +65,6 @@ class Barrier:
 
     def plot(self) -> Figure:
         """Loss and accuracy along the path."""
-        # Here, since a picture is the only thing for which a path needs matplotlib.
-        from coset.plot.barrier import barriers
-
         return barriers({"": self})
 
     def to_json(self) -> str:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -18,6 +18,7 @@ from coset.core.functional import evaluating
 from coset.core.state import State, check, is_coordinate
 from coset.data import Data, as_split
 from coset.paths.barrier import Path, repairer
+from coset.plot.plane import What, contours
 from coset.solutions.likelihood import Classification, likelihood_of
 from coset.solutions.load import with_order
 from coset.solutions.outputs import outputs, together
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Grid = tuple[tuple[float, ...], ...]
-What = Literal["posterior", "loss", "accuracy"]
 # How many points of a path are shown.
 TRACK = 25
 # Points are on one line if the third is no further from it than this much of its distance to the first.
@@ -72,9 +72,6 @@ class Plane:
         what
             "posterior": the log-likelihood, and also prior and posterior if there is a prior; "loss" or "accuracy"
         """
-        # Here, since a picture is the only thing for which a plane needs matplotlib.
-        from coset.plot.plane import contours
-
         return contours(self, labels, what=what)
 
     def to_json(self) -> str:

@@ -7,10 +7,12 @@ import html
 import io
 import re
 from collections.abc import Mapping, Sequence
-
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING
 
 from coset._version import __version__
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STYLE = """
 :root { color-scheme: light; }
@@ -30,7 +32,22 @@ NUMBER = re.compile(r"[-+]?[\d.,]+(e[-+]?\d+)?%?(, [-+]?[\d.,]+(e[-+]?\d+)?%?)*"
 
 
 def page(title: str, rows: Sequence[Mapping[str, str]], figures: Sequence[Figure], notes: Sequence[str] = ()) -> str:
-    """The text of the page: the title, a table with a line for each of `rows` (cell by column), notes, the figures."""
+    """A report as the text of an HTML page, which holds its styles and figures and loads nothing from elsewhere.
+
+    Args:
+        title: the heading.
+        rows: the lines of a table, each a cell by column; numbers stand on the right.
+        figures: what follows the table and the notes, as SVG.
+        notes: sentences below the table.
+
+    Returns:
+        The HTML text, to be written to a file.
+
+    Example:
+        >>> text = coset.plot.page("Two networks", [{"path": "straight", "barrier": "0.80"}], [])
+        >>> text.startswith("<!doctype html>")
+        True
+    """
     parts = [f"<h1>{html.escape(title)}</h1>"]
     if rows:
         parts.append(f'<div class="wide">{_table(rows)}</div>')

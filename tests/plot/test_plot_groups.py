@@ -11,9 +11,10 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 import coset
-from coset.plot import blocks, save
-from coset.plot.blocks import _segments
-from coset.plot.palette import FIXED, families
+from coset.plot import groups, save
+from coset.plot.families import families
+from coset.plot.groups import _segments
+from coset.plot.palette import FIXED
 from coset.symmetries.group import Concat, Fixed, IndexSet, Interleave, Product, Units
 
 MLP = {
@@ -45,7 +46,7 @@ def rectangles(figure: Figure) -> dict[str, int]:
 def test_each_axis_has_the_colour_of_its_group() -> None:
     sym = symmetry(MLP)
     one, two = (next(f.colours[name] for f in families(sym) if name in f.colours) for name in ("one", "two"))
-    counts = rectangles(blocks(sym, "mlp"))
+    counts = rectangles(groups(sym, "mlp"))
     assert counts[one] == 3 + 1  # two of layer 0, one of layer 1, and the legend
     assert counts[two] == 3 + 1
     assert counts[FIXED] == 2  # the input of layer 0 and the output of layer 2; the scalar is not drawn
@@ -53,13 +54,13 @@ def test_each_axis_has_the_colour_of_its_group() -> None:
 
 def test_a_group_that_cannot_move_is_grey() -> None:
     spec = {"groups": {"one": {"size": 8, "movable": False}}, "tensors": {"0.weight": ["one", 4]}}
-    assert rectangles(blocks(symmetry(spec)))[FIXED] == 2
+    assert rectangles(groups(symmetry(spec)))[FIXED] == 2
 
 
 def test_the_top_edge_is_the_axis_that_moves() -> None:
     sym = symmetry({"groups": {"stream": 8}, "tensors": {"positions": [1, 5, 7, "stream"]}})
     (family,) = families(sym)
-    counts = rectangles(blocks(sym))
+    counts = rectangles(groups(sym))
     assert counts[family.colours["stream"]] == 1 + 1  # and the legend
     assert counts[FIXED] == 1
 
@@ -115,23 +116,23 @@ def test_long_models_are_wrapped() -> None:
             **{f"blocks.{k}.out.weight": ["stream", f"blocks.{k}.mlp"] for k in range(100)},
         },
     }
-    width, height = blocks(symmetry(spec), "long").get_size_inches()
+    width, height = groups(symmetry(spec), "long").get_size_inches()
     assert 1 < width / height < 2 and width < 30
 
 
 def test_nothing_to_draw() -> None:
-    assert blocks(symmetry({"groups": {}, "tensors": {}}), "empty").axes
-    assert blocks(symmetry({"groups": {}, "tensors": {"scale": []}})).axes
+    assert groups(symmetry({"groups": {}, "tensors": {}}), "empty").axes
+    assert groups(symmetry({"groups": {}, "tensors": {"scale": []}})).axes
 
 
 def test_no_global_state() -> None:
     before = dict(mpl.rcParams)
-    blocks(symmetry(MLP), "mlp")
+    groups(symmetry(MLP), "mlp")
     assert dict(mpl.rcParams) == before
 
 
 def test_files_are_complete_or_absent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    figure = blocks(symmetry(MLP), "mlp")
+    figure = groups(symmetry(MLP), "mlp")
     for name in ("net.png", "net.svg", "net.pdf"):
         save(figure, tmp_path / name)
     before = (tmp_path / "net.png").read_bytes()

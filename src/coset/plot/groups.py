@@ -1,4 +1,4 @@
-"""The picture of a model: its tensors as blocks, whose edges are coloured by the group of the axis.
+"""The picture of a model: its tensors as boxes, whose edges are coloured by the group of the axis.
 
 A matrix is a rectangle: its left edge is axis 0, its top edge the next axis that a group moves. A vector is an
 edge alone. A product of groups (heads times units of a head) is drawn as parallel lanes, outermost first, with
@@ -13,19 +13,20 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from matplotlib.axes import Axes
-from matplotlib.collections import PatchCollection
-from matplotlib.figure import Figure
-from matplotlib.font_manager import FontProperties
-from matplotlib.patches import Rectangle
-from matplotlib.textpath import TextPath
-
+from coset.core.extras import require
 from coset.core.names import owner, plural, span
+from coset.plot.families import Family, families
 from coset.plot.figure import canvas
-from coset.plot.palette import FIXED, Family, families
+from coset.plot.palette import FIXED, INK
 from coset.symmetries.group import Axis, Fixed, IndexSet, Interleave, Product, Units, names
 from coset.symmetries.symmetry import Symmetry
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
 # Everything is in inches.
 LANE = 0.055
@@ -35,7 +36,7 @@ HEADING, HEADER, LEGEND_ROW = 0.16, 0.56, 0.30
 SPLIT = 0.014  # between the copies of a fibred group, and the parts of a concatenation
 SWATCH, SWATCHES = 0.36, 6
 SMALL, NORMAL, LARGE = 5.0, 6.5, 9.0  # points
-BODY, FAINT, INK = "#f1f1ef", "#8c8c8c", "#222222"
+BODY, FAINT = "#f1f1ef", "#8c8c8c"
 COPIES, THINNEST = 8, 0.024  # copies, or rounds of an interleaving, that are drawn one by one
 LEGEND = 14  # families in the legend
 COLUMNS = 30  # more are not tried
@@ -44,7 +45,7 @@ KEY = "left edge: axis 0    top edge: axis 1    side by side: a product    grey:
 
 
 @dataclass(frozen=True)
-class Segment:
+class EdgeSegment:
     """A piece of an edge: from `start` over `length` along it, from `offset` over `depth` across."""
 
     start: float
@@ -55,7 +56,7 @@ class Segment:
 
 
 @dataclass(frozen=True)
-class Block:
+class TensorBox:
     """A tensor as drawn: its row edge, and the edges above it."""
 
     row: Axis
@@ -63,27 +64,42 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Row:
+class ModuleRow:
     """A module: its label, the shape of its first tensor, and its tensors side by side."""
 
     label: str
     shape: str
-    blocks: tuple[Block, ...]
+    boxes: tuple[TensorBox, ...]
 
 
 @dataclass(frozen=True)
-class Section:
+class RowSection:
     """The rows of one repeated block, or of what lies between two; the heading of the latter is empty."""
 
     heading: str
-    rows: tuple[Row, ...]
+    rows: tuple[ModuleRow, ...]
 
 
-Column = Sequence[Section]
+Column = Sequence[RowSection]
 
 
-def blocks(sym: Symmetry, title: str = "") -> Figure:
-    """Draw the tensors of a model by module, in the order of the state, with a legend of the largest groups."""
+def groups(sym: Symmetry, title: str = "") -> Figure:
+    """The tensors of a model by module, in the order of the state, with the groups of their axes in colour.
+
+    Args:
+        sym: of `coset.symmetry`.
+        title: above the picture, such as the name of the model.
+
+    Returns:
+        The figure, with a legend of the largest groups.
+
+    Raises:
+        CosetError: matplotlib is not installed.
+
+    Example:
+        >>> coset.plot.save(coset.plot.groups(sym, "mlp:64-16-10"), "groups.png")
+    """
+    require("matplotlib", "plot")
     return _Sheet(sym, title).draw()
 
 
@@ -101,6 +117,8 @@ class _Sheet:
         self.rectangles: dict[str, list[Rectangle]] = {}
 
     def draw(self) -> Figure:
+        from matplotlib.collections import PatchCollection
+
         columns = self._columns(_sections(self.sym))
         width, height = self._page(columns)
         figure = canvas(width, height)
@@ -124,15 +142,15 @@ class _Sheet:
     def _length(self, size: int) -> float:
         return SHORTEST + (LONGEST - SHORTEST) * math.log(max(size, 1)) / max(math.log(self.scale), 1.0)
 
-    def _block_size(self, block: Block) -> tuple[float, float]:
-        height = self._length(block.row.size) + LANE * sum(map(_lanes, block.columns))
-        width = LANE * _lanes(block.row) + max((self._length(axis.size) for axis in block.columns), default=0.0)
+    def _box_size(self, box: TensorBox) -> tuple[float, float]:
+        height = self._length(box.row.size) + LANE * sum(map(_lanes, box.columns))
+        width = LANE * _lanes(box.row) + max((self._length(axis.size) for axis in box.columns), default=0.0)
         return width, height
 
-    def _row_height(self, row: Row) -> float:
-        return max(NORMAL / 72, *(self._block_size(block)[1] for block in row.blocks))
+    def _row_height(self, row: ModuleRow) -> float:
+        return max(NORMAL / 72, *(self._box_size(box)[1] for box in row.boxes))
 
-    def _section_height(self, section: Section) -> float:
+    def _section_height(self, section: RowSection) -> float:
         rows = sum(self._row_height(row) + ROW_GAP for row in section.rows)
         return rows + SECTION_GAP + (HEADING if section.heading else 0.0)
 
@@ -144,12 +162,12 @@ class _Sheet:
 
     def _column_width(self, column: Column) -> float:
         rows = [row for section in column for row in section.rows]
-        tensors = max(self._blocks_width(row) + _text_width(row.shape, SMALL) for row in rows)
+        tensors = max(self._boxes_width(row) + _text_width(row.shape, SMALL) for row in rows)
         headings = max(_text_width(section.heading, NORMAL) for section in column)
         return max(self._label_width(column) + tensors, headings)
 
-    def _blocks_width(self, row: Row) -> float:
-        return sum(self._block_size(block)[0] + TENSOR_GAP for block in row.blocks)
+    def _boxes_width(self, row: ModuleRow) -> float:
+        return sum(self._box_size(box)[0] + TENSOR_GAP for box in row.boxes)
 
     def _page(self, columns: Sequence[Column]) -> tuple[float, float]:
         legend_width, legend_height = self._legend_size()
@@ -160,39 +178,39 @@ class _Sheet:
         height = max([legend_height, *(self._column_height(column) for column in columns)])
         return 2 * MARGIN + max(width, header), 2 * MARGIN + HEADER + height
 
-    def _columns(self, sections: list[Section]) -> list[list[Section]]:
+    def _columns(self, sections: list[RowSection]) -> list[list[RowSection]]:
         """The columns whose page comes nearest to ASPECT: a section is broken only where it fills one alone."""
         if not sections:
             return []
         total = self._column_height(sections)
         layouts = [self._fill(sections, total / count) for count in range(1, COLUMNS + 1)]
 
-        def miss(columns: list[list[Section]]) -> float:
+        def miss(columns: list[list[RowSection]]) -> float:
             width, height = self._page(columns)
             return abs(math.log(width / height / ASPECT))
 
         return min(layouts, key=miss)
 
-    def _fill(self, sections: Sequence[Section], limit: float) -> list[list[Section]]:
+    def _fill(self, sections: Sequence[RowSection], limit: float) -> list[list[RowSection]]:
         """Fill column after column up to the limit, or to the tallest row if that is higher."""
-        columns: list[list[Section]] = [[]]
-        left = limit
+        columns: list[list[RowSection]] = [[]]
+        room = limit
         for section in sections:
             for piece in self._broken(section, limit):
                 height = self._section_height(piece)
-                if columns[-1] and height > left:
+                if columns[-1] and height > room:
                     columns.append([])
-                    left = limit
+                    room = limit
                 columns[-1].append(piece)
-                left -= height
+                room -= height
         return columns
 
-    def _broken(self, section: Section, limit: float) -> list[Section]:
+    def _broken(self, section: RowSection, limit: float) -> list[RowSection]:
         """The section in pieces of equal numbers of rows that fit the limit, if they can."""
         pieces = math.ceil(self._section_height(section) / limit)
         step = math.ceil(len(section.rows) / pieces)
         return [
-            Section(section.heading if k == 0 else "", section.rows[k : k + step])
+            RowSection(section.heading if k == 0 else "", section.rows[k : k + step])
             for k in range(0, len(section.rows), step)
         ]
 
@@ -209,50 +227,56 @@ class _Sheet:
                 y += self._row_height(row) + ROW_GAP
             y += SECTION_GAP
 
-    def _draw_row(self, axes: Axes, row: Row, x: float, y: float) -> None:
+    def _draw_row(self, axes: Axes, row: ModuleRow, x: float, y: float) -> None:
         height = self._row_height(row)
         middle = y + height / 2
         axes.text(x - 2 * TENSOR_GAP, middle, row.label, fontsize=NORMAL, color=INK, ha="right", va="center_baseline")
-        for block in row.blocks:
+        for box in row.boxes:
             # All stand on one line: an edge above lifts the matrix, not its neighbours.
-            size = self._block_size(block)
-            self._draw_block(block, x, y + height - size[1])
+            size = self._box_size(box)
+            self._draw_box(box, x, y + height - size[1])
             x += size[0] + TENSOR_GAP
         axes.text(x, middle, row.shape, fontsize=SMALL, color=FAINT, va="center_baseline")
 
-    def _draw_block(self, block: Block, x: float, y: float) -> None:
-        across = LANE * _lanes(block.row)
-        for axis in block.columns:
+    def _draw_box(self, box: TensorBox, x: float, y: float) -> None:
+        across = LANE * _lanes(box.row)
+        for axis in box.columns:
             for piece in _segments(axis, self.sym.sets, 0.0, self._length(axis.size), 0.0, LANE * _lanes(axis)):
-                self._rectangle(piece.group, x + across + piece.start, y + piece.offset, piece.length, piece.depth)
+                self._rectangle(
+                    self._colour(piece.group), x + across + piece.start, y + piece.offset, piece.length, piece.depth
+                )
             y += LANE * _lanes(axis)
-        height = self._length(block.row.size)
-        if block.columns:
-            width = max(self._length(axis.size) for axis in block.columns)
-            self.rectangles.setdefault(BODY, []).append(Rectangle((x + across, y), width, height))
-        for piece in _segments(block.row, self.sym.sets, 0.0, height, 0.0, across):
-            self._rectangle(piece.group, x + piece.offset, y + piece.start, piece.depth, piece.length)
+        height = self._length(box.row.size)
+        if box.columns:
+            width = max(self._length(axis.size) for axis in box.columns)
+            self._rectangle(BODY, x + across, y, width, height)
+        for piece in _segments(box.row, self.sym.sets, 0.0, height, 0.0, across):
+            self._rectangle(self._colour(piece.group), x + piece.offset, y + piece.start, piece.depth, piece.length)
 
-    def _rectangle(self, group: str | None, x: float, y: float, width: float, height: float) -> None:
-        colour = FIXED if group is None else self.colours[group]
+    def _colour(self, group: str | None) -> str:
+        return FIXED if group is None else self.colours[group]
+
+    def _rectangle(self, colour: str, x: float, y: float, width: float, height: float) -> None:
+        from matplotlib.patches import Rectangle
+
         self.rectangles.setdefault(colour, []).append(Rectangle((x, y), width, height))
 
     # Legend
 
     def _legend_size(self) -> tuple[float, float]:
-        shown = self.families[:LEGEND]
-        widths = [max(_text_width(family.label, NORMAL), _text_width(_sizes(family), SMALL)) for family in shown]
-        rows = len(shown) + (len(self.families) > LEGEND)
+        top = self.families[:LEGEND]
+        widths = [max(_text_width(family.label, NORMAL), _text_width(_sizes(family), SMALL)) for family in top]
+        rows = len(top) + (len(self.families) > LEGEND)
         return SWATCH + 2 * TENSOR_GAP + max(widths, default=0.0), LEGEND_ROW * rows
 
     def _draw_legend(self, axes: Axes, x: float, y: float) -> None:
         text = x + SWATCH + 2 * TENSOR_GAP
         for family in self.families[:LEGEND]:
             colours = list(family.colours.values())
-            shown = dict.fromkeys(colours[round(k * (len(colours) - 1) / (SWATCHES - 1))] for k in range(SWATCHES))
-            width = SWATCH / len(shown)
-            for k, colour in enumerate(shown):
-                self.rectangles.setdefault(colour, []).append(Rectangle((x + k * width, y), width, 0.18))
+            swatches = dict.fromkeys(colours[round(k * (len(colours) - 1) / (SWATCHES - 1))] for k in range(SWATCHES))
+            width = SWATCH / len(swatches)
+            for k, colour in enumerate(swatches):
+                self._rectangle(colour, x + k * width, y, width, 0.18)
             axes.text(text, y + 0.05, family.label, fontsize=NORMAL, color=INK, va="center")
             axes.text(text, y + 0.16, _sizes(family), fontsize=SMALL, color=FAINT, va="center")
             y += LEGEND_ROW
@@ -261,28 +285,28 @@ class _Sheet:
             axes.text(text, y + 0.05, f"and {rest} more groups", fontsize=NORMAL, color=FAINT, va="center")
 
 
-def _sections(sym: Symmetry) -> list[Section]:
+def _sections(sym: Symmetry) -> list[RowSection]:
     """The modules of a state in order; tensors of one entry are left out, as they have nothing to show."""
     tensors: dict[str, list[str]] = {}
     for tensor, axes in sym.axes.items():
         if any(axis.size > 1 for axis in axes):
             tensors.setdefault(tensor.rpartition(".")[0] or tensor, []).append(tensor)
-    sections: list[Section] = []
+    sections: list[RowSection] = []
     for block, modules in itertools.groupby(tensors, key=owner):
         rows = []
         for module in modules:
             first, *_ = members = tensors[module]
             shape = "x".join(str(axis.size) for axis in sym.axes[first])
-            drawn = tuple(_block(sym.axes[tensor], sym.sets) for tensor in members)
-            rows.append(Row(module.removeprefix(block).lstrip("."), shape, drawn))
-        sections.append(Section(block, tuple(rows)))
+            boxes = tuple(_box(sym.axes[tensor], sym.sets) for tensor in members)
+            rows.append(ModuleRow(module.removeprefix(block).lstrip("."), shape, boxes))
+        sections.append(RowSection(block, tuple(rows)))
     return sections
 
 
-def _block(axes: Sequence[Axis], sets: Mapping[str, IndexSet]) -> Block:
+def _box(axes: Sequence[Axis], sets: Mapping[str, IndexSet]) -> TensorBox:
     row, *others = [axis for axis in axes if axis.size > 1]
-    moved = [axis for axis in others if _moves(axis, sets)]
-    return Block(row, tuple(moved or others[:1]))
+    movable = [axis for axis in others if _moves(axis, sets)]
+    return TensorBox(row, tuple(movable or others[:1]))
 
 
 def _moves(axis: Axis, sets: Mapping[str, IndexSet]) -> bool:
@@ -299,11 +323,11 @@ def _lanes(axis: Axis) -> int:
 
 def _segments(
     axis: Axis, sets: Mapping[str, IndexSet], start: float, length: float, offset: float, depth: float
-) -> Iterator[Segment]:
+) -> Iterator[EdgeSegment]:
     """The pieces of an edge that lies at `start`, `offset` and is `length` long and `depth` wide."""
     moves = _moves(axis, sets)
     if isinstance(axis, Units | Fixed) or not moves:
-        yield Segment(start, length, offset, depth, axis.name if isinstance(axis, Units) and moves else None)
+        yield EdgeSegment(start, length, offset, depth, axis.name if isinstance(axis, Units) and moves else None)
     elif isinstance(axis, Product):
         outer = 1
         for part in axis.parts:
@@ -326,12 +350,12 @@ def _pieces(start: float, length: float, weights: Sequence[float]) -> list[tuple
     """Cut a length in proportion to the weights, with gaps between."""
     gap = min(SPLIT, 0.25 * length / len(weights)) if len(weights) > 1 else 0.0
     free = length - gap * (len(weights) - 1)
-    found: list[tuple[float, float]] = []
+    pieces: list[tuple[float, float]] = []
     for weight in weights:
         piece = free * weight / sum(weights)
-        found.append((start, piece))
+        pieces.append((start, piece))
         start += piece + gap
-    return found
+    return pieces
 
 
 def _sizes(family: Family) -> str:
@@ -346,4 +370,7 @@ def _sizes(family: Family) -> str:
 @functools.cache
 def _text_width(text: str, size: float) -> float:
     """In inches."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import TextPath
+
     return float(TextPath((0, 0), text, prop=FontProperties(size=size)).get_extents().width) / 72 if text else 0.0
