@@ -76,7 +76,7 @@ def mnist(device: str, epochs: int | None) -> dict[str, Any]:
         start, moved = time.perf_counter(), b
         if name != "not aligned":
             match = coset.align(a, b, sym, name, model, sets.train)
-            moved = b.push(sym, match.element)
+            moved = sym.act(match.element, b)
         seconds = time.perf_counter() - start
         path = coset.geodesic(a, moved)
         results = {split: coset.barrier(path, model, getattr(sets, split)) for split in ("test", "train")}
@@ -105,7 +105,7 @@ def cifar10(device: str, epochs: int | None) -> dict[str, Any]:
     for name in ("not aligned", "weights", "activations"):
         start, moved = time.perf_counter(), b
         if name != "not aligned":
-            moved = b.push(sym, coset.align(a, b, sym, name, model, statistics).element)
+            moved = sym.act(coset.align(a, b, sym, name, model, statistics).element, b)
         seconds = time.perf_counter() - start
         for repair in (None, statistics):
             found = coset.barrier(coset.geodesic(a, moved), model, sets.test, points=11, repair=repair)
@@ -139,7 +139,7 @@ def ten(device: str, epochs: int | None) -> dict[str, Any]:
     for name, reference in (("star", 0), ("joint", None)):
         match = coset.align_many(ends, sym, reference)
         assert isinstance(match, ManyMatch)
-        moved = [one.push(sym, element) for one, element in zip(ends, match.elements, strict=True)]
+        moved = [sym.act(element, one) for one, element in zip(ends, match.elements, strict=True)]
         merged = coset.merge(ends, sym, model=model, data=sets.train, reference=reference)
         around = sym.identity()
         for i in range(10):

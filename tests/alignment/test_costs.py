@@ -42,7 +42,7 @@ def test_costs_are_distances_up_to_a_constant(name: str) -> None:
         problem = Problem(sym, COSTS[cost](a, b))
         for seed in range(3):
             g = sym.random(torch.Generator().manual_seed(seed))
-            fall = distance(b) - distance(b.push(sym, g))
+            fall = distance(b) - distance(sym.act(g, b))
             assert problem.objective(g) - problem.objective(sym.identity()) == pytest.approx(fall, rel=1e-3, abs=1e-2)
 
 
@@ -50,7 +50,7 @@ def test_methods_align_gaussians() -> None:
     model, sym = network("mlp")
     a = gaussian(model, 0)
     hidden = sym.random(torch.Generator().manual_seed(3))
-    b = a.push(sym, hidden)
+    b = sym.act(hidden, a)
     for method in ("auto", "wasserstein", "kl", "weights"):
         found = coset.align(a, b, sym, method)
         assert torch.equal((found.element @ hidden)[sym.groups[0].name], torch.arange(8)), method

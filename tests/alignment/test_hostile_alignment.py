@@ -63,7 +63,7 @@ def test_kl_objective_is_minus_the_divergence() -> None:
     p, q = (gaussian(random_state(model, k), k) for k in (1, 2))
 
     def divergence(g: Any) -> float:
-        moved, total = q.push(sym, g), 0.0
+        moved, total = sym.act(g, q), 0.0
         for name in p.std:
             s, r = moved.std[name].double(), p.std[name].double()
             apart = (moved.mean[name].double() - p.mean[name].double()).square()

@@ -230,7 +230,7 @@ def test_permutations_in_the_relaxed_problem_are_those_of_the_symmetry() -> None
         run.parameters[0].copy_(relaxed.matrix_of(element, name).double().unsqueeze(0))
     run._times.fill_(0.3)
     value, loss, _ = run.objective(split.inputs.unsqueeze(0), split.targets.unsqueeze(0))
-    image = ends.last.push(sym, element)
+    image = sym.act(element, ends.last)
     w = ends_of(ends.first, image, net(), CPU).curve("bezier", deviation[0], None)(0.3)
     at = ends.network.flatten(w.mean)
     by_hand = F.cross_entropy(logits(at, split.inputs), split.targets)

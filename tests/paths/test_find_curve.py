@@ -142,7 +142,7 @@ def test_the_objective_of_pam_never_rises(seed: int, digits: DataSet, net: nn.Mo
         return
     assert len(found.objectives) == 5
     assert list(found.objectives) == sorted(found.objectives, reverse=True)
-    image = second.push(sym, found.element)
+    image = sym.act(found.element, second)
     assert all(torch.equal(found.curve(1).mean[name], x) for name, x in image.mean.items())
 
 

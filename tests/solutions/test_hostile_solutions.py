@@ -85,8 +85,8 @@ def test_rescaled_symmetrized_solutions_are_refused() -> None:
     _, q, sym = posterior("mlp:2-4-1")
     g = sym.random(torch.Generator().manual_seed(0), scalings=True)
     assert g.scales
-    with pytest.raises(SymmetryError, match="push the solution it is made of"):
-        coset.Symmetrized(q, sym).push(sym, g)
+    with pytest.raises(SymmetryError, match="act on the solution it is made of"):
+        sym.act(g, coset.Symmetrized(q, sym))
 
 
 @pytest.mark.parametrize("std", [1e-8, 0.5, 1e4])

@@ -70,7 +70,7 @@ def test_push_moves_each_member(net: nn.Module) -> None:
     sym = coset.symmetry(net, (torch.randn(4, 3),))
     g = sym.random(torch.Generator().manual_seed(1), scalings=True)
     q = coset.Ensemble([states.scale(states.of(net), c) for c in (1.0, 2.0, 3.0)])
-    for member, moved in zip(q.members, q.push(sym, g).members, strict=True):
+    for member, moved in zip(q.members, sym.act(g, q).members, strict=True):
         assert states.allclose(sym.act(g, member), moved)
 
 

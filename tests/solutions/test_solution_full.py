@@ -116,7 +116,7 @@ def test_push_is_the_covariance_of_moved_states(seed: int) -> None:
     names = ("2.weight", "0.bias", "0.weight")
     q = coset.FullGaussian(mean, wishart(15, seed), names)
     g = sym.random(torch.Generator().manual_seed(seed), scalings=True)
-    found = q.push(sym, g)
+    found = sym.act(g, q)
     assert states.allclose(found.mean, sym.act(g, mean)) and found.names == names
     columns = []
     for column in q.root.T:
@@ -137,8 +137,8 @@ def test_push_preserves_density_under_permutations() -> None:
     q = coset.FullGaussian(states.of(net), wishart(17, 3))
     g = sym.random(torch.Generator().manual_seed(2))
     state = states.unstack(q.sample(1))[0]
-    assert q.push(sym, g).log_prob(sym.act(g, state)).item() == pytest.approx(q.log_prob(state).item())
-    assert q.push(sym, g).entropy().item() == pytest.approx(q.entropy().item())
+    assert sym.act(g, q).log_prob(sym.act(g, state)).item() == pytest.approx(q.log_prob(state).item())
+    assert sym.act(g, q).entropy().item() == pytest.approx(q.entropy().item())
 
 
 def test_marginal_has_the_same_variances() -> None:

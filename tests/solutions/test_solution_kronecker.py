@@ -80,8 +80,8 @@ def test_push_is_that_of_the_whole_covariance(seed: int) -> None:
         factors[name] = wishart(rows, generator), wishart(mean[name].numel() // rows, generator)
     q = coset.KroneckerGaussian(mean, factors)
     g = sym.random(generator, scalings=True)
-    found = q.push(sym, g)
-    assert torch.allclose(found.full().covariance, q.full().push(sym, g).covariance)
+    found = sym.act(g, q)
+    assert torch.allclose(found.full().covariance, sym.act(g, q.full()).covariance)
     assert states.allclose(found.mean, sym.act(g, mean))
 
 
@@ -93,10 +93,10 @@ def test_an_element_that_mixes_rows_and_columns_is_refused() -> None:
     q = coset.KroneckerGaussian({"w": torch.randn(2, 3)}, {"w": (torch.eye(2), torch.eye(3))})
     g = sym.element({"units": torch.tensor([[1, 0, 2], [0, 2, 1]])})
     with pytest.raises(SymmetryError, match=r"does not move 'w' by whole rows and columns.*full\(\)"):
-        q.push(sym, g)
-    assert states.allclose(q.full().push(sym, g).mean, sym.act(g, q.mean))
+        sym.act(g, q)
+    assert states.allclose(sym.act(g, q.full()).mean, sym.act(g, q.mean))
     same = sym.element({"heads": torch.tensor([1, 0])})
-    assert states.allclose(q.push(sym, same).mean, sym.act(same, q.mean))
+    assert states.allclose(sym.act(same, q).mean, sym.act(same, q.mean))
 
 
 def test_files(tmp_path: Path) -> None:
@@ -116,7 +116,8 @@ def test_tied_tensors_and_empty_ones() -> None:
     population = q.sample(2)
     assert torch.equal(population["a"], population["b"]) and population["e"].shape == (2, 0, 3)
     assert q.entropy().item() == pytest.approx(2 * (1 + math.log(2 * math.pi)))
-    assert states.allclose(q.push(coset.Symmetry({}, {}), coset.Symmetry({}, {}).identity()).mean, q.mean)
+    nothing = coset.Symmetry({}, {})
+    assert states.allclose(nothing.act(nothing.identity(), q).mean, q.mean)
     with pytest.raises(StateError, match="'b' is in the factors twice"):
         coset.KroneckerGaussian(mean, {"a": eye, "b": eye})
 

@@ -33,7 +33,7 @@ def test_every_operation_keeps_it(k: int, tmp_path: Path) -> None:
     for noise in (None, 0.1):
         q = kinds(noise)[k]
         q.save(tmp_path / "q.safetensors")
-        kept = [q.push(sym, sym.identity()), q.to("cpu"), coset.load(tmp_path / "q.safetensors")]
+        kept = [sym.act(sym.identity(), q), q.to("cpu"), coset.load(tmp_path / "q.safetensors")]
         kept += [component for _, component in q.components()]
         if isinstance(q, coset.FullGaussian | coset.KroneckerGaussian):
             kept.append(q.marginal())

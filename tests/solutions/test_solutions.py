@@ -144,7 +144,7 @@ class TestGaussian:
 def pushed(q: Solution, sym: Symmetry, g: Element) -> tuple[Solution, dict[str, Tensor], dict[str, Tensor]]:
     """The push-forward, and samples of it and of `q` moved one by one, of the same noise moved along."""
     population = q.sample(4000, torch.Generator().manual_seed(3))
-    return q.push(sym, g), q.push(sym, g).sample(4000, torch.Generator().manual_seed(4)), sym.act(g, population)
+    return sym.act(g, q), sym.act(g, q).sample(4000, torch.Generator().manual_seed(4)), sym.act(g, population)
 
 
 def odd() -> Symmetry:
@@ -182,11 +182,11 @@ def test_push_preserves_density_under_permutations(gaussian: coset.Gaussian, net
     sym = coset.symmetry(net, (torch.randn(4, 3),))
     g = sym.random(torch.Generator().manual_seed(1))
     state = states.unstack(gaussian.sample(1))[0]
-    assert gaussian.push(sym, g).log_prob(sym.act(g, state)).item() == pytest.approx(gaussian.log_prob(state).item())
-    assert gaussian.push(sym, g).entropy().item() == pytest.approx(gaussian.entropy().item())
-    assert near(coset.Dirac(state).push(sym, g).mean, sym.act(g, state))
+    assert sym.act(g, gaussian).log_prob(sym.act(g, state)).item() == pytest.approx(gaussian.log_prob(state).item())
+    assert sym.act(g, gaussian).entropy().item() == pytest.approx(gaussian.entropy().item())
+    assert near(sym.act(g, coset.Dirac(state)).mean, sym.act(g, state))
     both = coset.Mixture([gaussian, coset.Dirac(state)], [1, 3])
-    assert near(both.push(sym, g).mean, sym.act(g, both.mean))
+    assert near(sym.act(g, both).mean, sym.act(g, both.mean))
 
 
 class TestMixture:

@@ -75,7 +75,7 @@ def test_entropy_is_minus_the_mean_log_density() -> None:
 def test_push_by_a_permutation_is_the_same_distribution() -> None:
     _, q, sym = posterior("mlp:2-4-1", 0.5)
     both = coset.Symmetrized(q, sym)
-    moved = both.push(sym, sym.random(torch.Generator().manual_seed(4)))
+    moved = sym.act(sym.random(torch.Generator().manual_seed(4)), both)
     state = states.unstack(q.sample(1, torch.Generator().manual_seed(1)))[0]
     assert float(moved.log_prob(state)) == pytest.approx(float(both.log_prob(state)), abs=1e-9)
     assert states.allclose(moved.mean, both.mean)

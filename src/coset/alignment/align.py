@@ -279,12 +279,12 @@ def _scaled(a: Solution, b: Solution, sym: Symmetry, *settings: Any) -> Match:
         )
 
     to_a, to_b = balance(a.mean, sym), balance(b.mean, sym)
-    plain, balanced = match(a, b), match(a.push(sym, to_a), b.push(sym, to_b))
+    plain, balanced = match(a, b), match(sym.act(to_a, a), sym.act(to_b, b))
     found: list[tuple[float, Match]] = []
     for one, element in ((plain, plain.element), (balanced, to_a.inverse() @ balanced.element @ to_b)):
-        moved = b.push(sym, element)
+        moved = sym.act(element, b)
         element = nearest_factors(a.mean, moved.mean, sym) @ element
-        found.append((_distance(a.mean, b.push(sym, element).mean, sym), dataclasses.replace(one, element=element)))
+        found.append((_distance(a.mean, sym.act(element, b).mean, sym), dataclasses.replace(one, element=element)))
     best = min(found, key=lambda pair: pair[0])[1]
     inner = Problem(sym, COSTS["weights"](a, b))
     return dataclasses.replace(

@@ -86,13 +86,13 @@ def joint(
     for i in range(1, len(moved)):
         progress(f"first match of {i + 1} of {len(moved)}")
         found = maximise(problem(barycenter(moved[:i]), moved[i]), 1, generator)
-        elements[i], moved[i] = found.element, moved[i].push(sym, found.element)
+        elements[i], moved[i] = found.element, sym.act(found.element, moved[i])
     history = [_pairwise(moved, problem, sym)]
     while len(history) < LARGEST_ROUNDS:
         for i in _order(len(moved), generator):
             others = barycenter([solution for j, solution in enumerate(moved) if j != i])
             found = maximise(problem(others, moved[i]), 1, generator, greedy=False)
-            elements[i], moved[i] = found.element @ elements[i], moved[i].push(sym, found.element)
+            elements[i], moved[i] = found.element @ elements[i], sym.act(found.element, moved[i])
         history.append(_pairwise(moved, problem, sym))
         progress(f"round {len(history) - 1}: objective {history[-1]:.6g}")
         if history[-1] - history[-2] <= SETTLED * abs(history[-1]):

@@ -47,7 +47,7 @@ def merge(
         raise CosetError("Repairing norm statistics needs both model and data.")
     match = align_many(given, sym, reference, method, model, data, generator, device=device, progress=progress)
     assert isinstance(match, ManyMatch)
-    moved = [one.push(sym, element) for one, element in zip(given, match.elements, strict=True)]
+    moved = [sym.act(element, one) for one, element in zip(given, match.elements, strict=True)]
     merged = barycenter(moved, weights)
     if model is None or data is None or not isinstance(merged, Dirac):
         return merged

@@ -91,7 +91,7 @@ def _between(request: Request, second: Path, say: console.Steps) -> tuple[str, d
         if method != NAIVE:
             generator = torch.Generator().manual_seed(request.seed)
             match = align(a, b, found.sym, method, found.module, sets.train, generator=generator, progress=say.tick)
-            moved = b.push(found.sym, match.element)
+            moved = found.sym.act(match.element, b)
         variants = {method: None, f"{method}, repaired": sets.train} if request.repair else {method: None}
         for name, repair in variants.items():
 

@@ -74,18 +74,18 @@ def run(out: Path, seed: int) -> None:
         first, second = fit(model, digits.train, METHOD, replicas=2, seed=seed, progress=_epochs(say))
         say("inferring and verifying their symmetry")
         sym = symmetry(_with(model, first.mean), (digits.test.inputs[:BATCH],))
-        moved = first.push(sym, sym.random(torch.Generator().manual_seed(seed)))
+        moved = sym.act(sym.random(torch.Generator().manual_seed(seed)), first)
         say("aligning, averaging and repairing")
         back = align(first, moved, sym)
         match = align(first, second, sym, "activations", model, digits.train)
-        aligned = second.push(sym, match.element)
+        aligned = sym.act(match.element, second)
         between = {"B": barycenter([first, second]), "B aligned": barycenter([first, aligned])}
         repaired = {name: Dirac(recompute_norms(model, one.mean, digits.train)) for name, one in between.items()}
         networks = {
             "A": first,
             "A moved by a random element": moved,
             "halfway from A to A moved": barycenter([first, moved]),
-            "A moved, aligned back to A": moved.push(sym, back.element),
+            "A moved, aligned back to A": sym.act(back.element, moved),
             "B": second,
             "halfway from A to B": between["B"],
             "halfway from A to B, repaired": repaired["B"],

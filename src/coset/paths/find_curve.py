@@ -169,7 +169,7 @@ def _aligned(
     some = split.subset(min(COMPARED, len(split)), torch.Generator().manual_seed(seed))
     found = match(a, b, sym, method, model, some, device=split.inputs.device)
     log.info("aligned in %.2f s: objective %.6g, %.6g before", found.seconds, found.objective, found.identity_objective)
-    moved = b.push(sym, found.element.to(split.inputs.device))
+    moved = sym.act(found.element.to(split.inputs.device), b)
     if file is not None:
         moved.save(file)
     return moved

@@ -243,7 +243,7 @@ def alternate(
     found = [objective(ends.mean, ends.buffers, deviation)]
     for k in range(pam.iterations):
         element = _permutation(settings, pam, ends, sym, deviation, objective, work, k) @ element
-        ends = ends_of(first, second.push(sym, element), model, work.device, thawed=True)
+        ends = ends_of(first, sym.act(element, second), model, work.device, thawed=True)
         found.append(objective(ends.mean, ends.buffers, deviation))
         deviation = _curve(settings, pam, ends, deviation, objective, work, k)
         found.append(objective(ends.mean, ends.buffers, deviation))
@@ -271,7 +271,7 @@ def _permutation(
     )
     best, least = sym.identity(), math.inf
     for candidate in _candidates(sym, run.blocks(), pam, torch.Generator().manual_seed(work.seed)):
-        image = ends.last.push(sym, candidate.to(work.device)).mean
+        image = sym.act(candidate.to(work.device), ends.last).mean
         points = torch.stack([ends.mean[0], ends.network.flatten(image)])
         buffers = between(ends.network.model, ends.first.mean, image)
         value = objective(points, buffers, deviation) + _moved(sym, candidate) / pam.permutation_reach

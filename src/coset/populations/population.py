@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,13 @@ from torch import Tensor
 from coset.core import state as networks
 from coset.core.checkpoint import CODES, open_state, write_stream
 from coset.core.errors import StateError
-from coset.core.state import State, check, distinct, is_coordinate, owners, refuse_layout, refuse_names
+from coset.core.state import State, check, distinct, is_coordinate, owners, refuse_layout, refuse_names, tie
 from coset.solutions.dirac import Dirac
 from coset.solutions.ensemble import Ensemble
 from coset.solutions.load import POPULATION as METADATA
 from coset.solutions.solution import Solution
+from coset.symmetries.group import Element
+from coset.symmetries.symmetry import Symmetry
 
 STATE, START, LABEL = "state/", "start/", "label/"
 
@@ -175,6 +177,11 @@ class Population:
             run = torch.full((networks.size(members),), float(k), device=next(iter(members.values())).device)
             parts.append(Population(members, labels={"run": run}))
         return Population.concat(parts)
+
+    def _image(self, sym: Symmetry, g: Element) -> Population:
+        """`sym.act(g, self)`: each network moved, and where it began too; by its own element of a batch of as many."""
+        starts = None if self.starts is None else tie(sym.act(g, self.starts), owners(self.starts))
+        return replace(self, states=tie(sym.act(g, self.states), owners(self.states)), starts=starts)
 
     def save(self, path: str | Path) -> None:
         """Write one `.safetensors` file, atomically; `Population.load` reads it."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coset.core.state import State, check, is_coordinate, owners, tie
-from coset.solutions.solution import Solution, checked_noise, require_count
+from coset.solutions.solution import Solution, checked_noise, require_count, state_image
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -47,8 +47,8 @@ class Dirac(Solution):
     def entropy(self) -> Tensor:
         return torch.zeros((), dtype=torch.float64)
 
-    def push(self, sym: Symmetry, g: Element) -> Dirac:
-        return Dirac(tie(sym.act(g, self.mean), owners(self.mean)), self.noise)
+    def _image(self, sym: Symmetry, g: Element) -> Dirac:
+        return Dirac(state_image(sym, g, self.mean), self.noise)
 
     def to(self, device: str | torch.device) -> Dirac:
         return Dirac(tie({name: x.to(device) for name, x in self.mean.items()}, owners(self.mean)), self.noise)

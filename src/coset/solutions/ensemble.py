@@ -86,7 +86,7 @@ class Ensemble(Solution):
         share = label.bincount().double() / len(self)
         return -(share * share.log()).sum()
 
-    def push(self, sym: Symmetry, g: Element) -> Ensemble:
+    def _image(self, sym: Symmetry, g: Element) -> Ensemble:
         return Ensemble(tie(sym.act(g, self.population), owners(self.mean)), self.noise)
 
     def to(self, device: str | torch.device) -> Ensemble:

@@ -13,7 +13,7 @@ from coset.core.state import State, check, distinct, owners, tie
 from coset.solutions.coordinates import agree_elsewhere, count, home, joined, moves, own_names, parted, slices
 from coset.solutions.covariance import Covariance, require_density, require_small
 from coset.solutions.gaussian import MEAN, Gaussian
-from coset.solutions.solution import Solution, checked_noise, require_count
+from coset.solutions.solution import Solution, checked_noise, require_count, state_image
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -81,16 +81,16 @@ class FullGaussian(Solution):
         require_density(self._covariance.singular)
         return (int(self._covariance.random.sum()) * (1 + math.log(2 * math.pi)) + self._covariance.log_det()) / 2
 
-    def push(self, sym: Symmetry, g: Element) -> FullGaussian:
+    def _image(self, sym: Symmetry, g: Element) -> FullGaussian:
         """Exact, as an element moves each coordinate to one place by w -> c w + b: C_ij becomes c_i c_j C_p(i)p(j)."""
-        found, device = moves(sym, g, self.mean, self.names), self.root.device
+        mean, device = state_image(sym, g, self.mean), self.root.device
+        images = moves(sym, g, self.mean, self.names)
         index = torch.arange(len(self.root), device=device)
         factor = torch.ones(len(self.root), dtype=torch.float64, device=device)
         for name, part in slices(self.mean, self.names).items():
-            where, c = found[name]
+            where, c = images[name]
             index[part] = part.start + where.flatten().to(device)
             factor[part] = c.flatten().to(device)
-        mean = tie(sym.act(g, self.mean), owners(self.mean))
         return FullGaussian(mean, self._covariance.moved(index, factor), self.names, self.noise)
 
     def to(self, device: str | torch.device) -> FullGaussian:

@@ -11,7 +11,7 @@ from torch import Tensor
 from coset.core.errors import StateError
 from coset.core.state import State, check, distinct, is_coordinate, owners, tie
 from coset.solutions.coordinates import linear
-from coset.solutions.solution import Solution, checked_noise, require_count
+from coset.solutions.solution import Solution, checked_noise, require_count, state_image
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -93,9 +93,9 @@ class Gaussian(Solution):
             total = total.to(s.device) + s.log().sum() + s.numel() * (1 + math.log(2 * math.pi)) / 2
         return total
 
-    def push(self, sym: Symmetry, g: Element) -> Gaussian:
+    def _image(self, sym: Symmetry, g: Element) -> Gaussian:
         """Exact, as an element moves each coordinate to one place by w -> c w + b: the std becomes |c| s."""
-        mean = tie(sym.act(g, self.mean), owners(self.mean))
+        mean = state_image(sym, g, self.mean)
         return Gaussian(mean, {name: x.abs() for name, x in linear(sym).act(g, self.std).items()}, self.noise)
 
     def to(self, device: str | torch.device) -> Gaussian:

@@ -15,7 +15,7 @@ from coset.solutions.coordinates import agree_elsewhere, count, home, moves, own
 from coset.solutions.covariance import Covariance, require_density, require_small
 from coset.solutions.full import FullGaussian
 from coset.solutions.gaussian import MEAN, Gaussian
-from coset.solutions.solution import Solution, checked_noise, require_count
+from coset.solutions.solution import Solution, checked_noise, require_count, state_image
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -101,16 +101,16 @@ class KroneckerGaussian(Solution):
             total = total.to(a.root.device) + (size * (1 + math.log(2 * math.pi)) + _log_det(a, b)) / 2
         return total
 
-    def push(self, sym: Symmetry, g: Element) -> KroneckerGaussian:
+    def _image(self, sym: Symmetry, g: Element) -> KroneckerGaussian:
         """Exact where an element moves and scales whole rows and columns; else it is refused."""
-        factors = {}
+        mean, factors = state_image(sym, g, self.mean), {}
         for name, (where, c) in moves(sym, g, self.mean, list(self._factors)).items():
             factors[name] = self.factors[name]
             if where.numel():
                 rows, columns = _axes(name, _matrix(where), _matrix(c))
                 a, b = self._factors[name]
                 factors[name] = a.moved(*rows), b.moved(*columns)
-        return KroneckerGaussian(tie(sym.act(g, self.mean), owners(self.mean)), factors, self.noise)
+        return KroneckerGaussian(mean, factors, self.noise)
 
     def to(self, device: str | torch.device) -> KroneckerGaussian:
         mean = tie({name: x.to(device) for name, x in self.mean.items()}, owners(self.mean))
@@ -169,6 +169,6 @@ def _axes(name: str, index: Tensor, factor: Tensor) -> tuple[tuple[Tensor, Tenso
     if not whole:
         raise SymmetryError(
             f"The element does not move '{name}' by whole rows and columns, so that its covariance is no Kronecker "
-            "product any more: push its full() instead, a FullGaussian."
+            "product any more: act on its full(), a FullGaussian."
         )
     return (rows, down), (places, across)

@@ -86,8 +86,8 @@ class Mixture(Solution):
             total = total.to(logs.device) - w * logs.mean()
         return total
 
-    def push(self, sym: Symmetry, g: Element) -> Mixture:
-        return Mixture([part.push(sym, g) for part in self.parts], self.weights)
+    def _image(self, sym: Symmetry, g: Element) -> Mixture:
+        return Mixture([sym.act(g, part) for part in self.parts], self.weights)
 
     def to(self, device: str | torch.device) -> Mixture:
         return Mixture([part.to(device) for part in self.parts], self.weights)

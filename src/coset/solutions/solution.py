@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from coset.core.checkpoint import save_state
-from coset.core.errors import StateError
-from coset.core.state import State, distinct, is_coordinate, owners
+from coset.core.errors import StateError, SymmetryError
+from coset.core.state import State, distinct, is_coordinate, owners, tie
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -55,8 +55,8 @@ class Solution(ABC):
         """-E[log q] in nats, a float64 scalar."""
 
     @abstractmethod
-    def push(self, sym: Symmetry, g: Element) -> Solution:
-        """The distribution of `sym.act(g, state)` for a state of this one."""
+    def _image(self, sym: Symmetry, g: Element) -> Solution:
+        """`sym.act(g, self)`: the distribution of `sym.act(g, state)` for a state of this one."""
 
     @abstractmethod
     def to(self, device: str | torch.device) -> Solution:
@@ -85,6 +85,16 @@ class Solution(ABC):
         coordinates = sum(self.mean[n].numel() for n in distinct(self.mean) if is_coordinate(self.mean[n]))
         noise = "" if self.noise is None else f", noise {self.noise:.4g}"
         return f"{type(self).__name__}({len(self.mean)} tensors, {coordinates:,} coordinates{noise})"
+
+
+def state_image(sym: Symmetry, g: Element, state: State) -> dict[str, Tensor]:
+    """`sym.act(g, state)` for one element, with the names tied that are tied in `state`."""
+    if g.batch:
+        raise SymmetryError(
+            f"{g.batch[0]} elements would make a population of one network: act on an Ensemble or a Population, or on "
+            "the mean state."
+        )
+    return tie(sym.act(g, state), owners(state))
 
 
 def checked_noise(noise: float | None) -> float | None:

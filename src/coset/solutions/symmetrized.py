@@ -76,13 +76,13 @@ class Symmetrized(Solution):
         total: Tensor = self.q.entropy() + overlap(self.q, self.sym, entropy, SAMPLES).information
         return total
 
-    def push(self, sym: Symmetry, g: Element) -> Symmetrized:
+    def _image(self, sym: Symmetry, g: Element) -> Symmetrized:
         """A permutation leaves it as it is, though it moves q; factors do not commute with those and are refused."""
         if any(bool((factors != 1).any()) for factors in g.scales.values()):
             raise SymmetryError(
-                "A symmetrized solution that is rescaled is not symmetric any more: push the solution it is made of."
+                "A symmetrized solution that is rescaled is not symmetric any more: act on the solution it is made of."
             )
-        return Symmetrized(self.q.push(sym, g), self.sym)
+        return Symmetrized(sym.act(g, self.q), self.sym)
 
     def to(self, device: str | torch.device) -> Symmetrized:
         return Symmetrized(self.q.to(device), self.sym)

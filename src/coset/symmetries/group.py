@@ -236,6 +236,17 @@ class Element:
         found = self.permutations.get(name)
         return self._identity(name) if found is None else found
 
+    @property
+    def batch(self) -> tuple[int, ...]:
+        """(n,) for n elements in one, which act on as many states; () for one element."""
+        for name, p in self.permutations.items():
+            return tuple(p.shape[: -2 if self.sets[name].over else -1])
+        for name, c in self.scales.items():
+            units = self.units[name]
+            fibred = units in self.sets and self.sets[units].over
+            return tuple(c.shape[: -2 if fibred else -1])
+        return ()
+
     def _identity(self, name: str) -> Tensor:
         known = self.sets[name]
         device = next((p.device for p in self.permutations.values()), torch.device("cpu"))

@@ -6,12 +6,13 @@ import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from coset.core.errors import SymmetryError
+from coset.core.state import State, as_state
 from coset.symmetries import spec
 from coset.symmetries.group import (
     Axis,
@@ -42,7 +43,7 @@ class Action:
         for scaling in scalings:
             for member in scaling.members if scaling.name in element.scales else ():
                 self.scaled.setdefault(member.tensor, []).append((scaling, member))
-        self.batch = _batch_shape(element)
+        self.batch = element.batch
         self.moved = {
             name
             for name, known in element.sets.items()
@@ -202,21 +203,21 @@ def _trim(index: Tensor, rank: int, first: int, last: int) -> Tensor:
     return index.reshape(*index.shape[:lead], *index.shape[lead + first : lead + last + 1])
 
 
-def _batch_shape(element: Element) -> tuple[int, ...]:
-    for name, p in element.permutations.items():
-        return tuple(p.shape[: -2 if element.sets[name].over else -1])
-    for name, c in element.scales.items():
-        units = element.units[name]
-        fibred = units in element.sets and element.sets[units].over
-        return tuple(c.shape[: -2 if fibred else -1])
-    return ()
-
-
 if TYPE_CHECKING:
     from coset.symmetries.verify import Verification
 
 # Random factors are drawn from exp(N(0, SPREAD^2)): far enough from one to be seen, near enough to stay accurate.
 SPREAD = 0.5
+
+
+@runtime_checkable
+class HasImage(Protocol):
+    """What is made of states and knows its own image: a solution, a population of networks."""
+
+    def _image(self, sym: Symmetry, g: Element) -> Self: ...
+
+
+X = TypeVar("X", bound=HasImage)
 
 
 @dataclass(frozen=True)
@@ -333,12 +334,38 @@ class Symmetry:
         orders = self.random(generator).permutations
         return self.element({name: torch.empty_like(p).scatter_(-1, p, p.roll(1, -1)) for name, p in orders.items()})
 
-    def act(self, element: Element, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The image of a state; tensors the symmetry does not mention pass through.
+    @overload
+    def act(self, g: Element, x: X) -> X: ...
 
-        A batch of elements sends one state to a population: every tensor then gets the leading dimension.
+    @overload
+    def act(self, g: Element, x: State | nn.Module) -> dict[str, Tensor]: ...
+
+    def act(self, g: Element, x: HasImage | State | nn.Module) -> HasImage | dict[str, Tensor]:
+        """The image of a network under `g`: other weights, the same function.
+
+        `act(g @ h, x)` is `act(g, act(h, x))`, and unit i of the result is unit p[i] of `x`. Tensors that the symmetry
+        does not mention pass through.
+
+        Args:
+            g: The element; a batch of them sends one state to a population, or each network of a population to its own
+                image.
+            x: A state, or a population of them with a leading dimension; a module; a solution; a `Population`.
+
+        Returns:
+            What it got: a solution of the same class, a `Population`, else a new state.
+
+        Raises:
+            SymmetryError: If a tensor has not the shape that the symmetry expects.
+
+        Example:
+            >>> g = sym.random(torch.Generator().manual_seed(0))
+            >>> coset.state.allclose(sym.act(g.inverse(), sym.act(g, a)), a)
+            True
         """
-        action = Action(self.axes, self.scalings, element)
+        if isinstance(x, HasImage):
+            return x._image(self, g)
+        state = as_state(x)
+        action = Action(self.axes, self.scalings, g)
         images = {name: action.on(name, tensor) for name, tensor in state.items()}
         if action.batch and all(state[name].dim() == len(self.axes[name]) for name in state.keys() & self.axes.keys()):
             for name in state.keys() - self.axes.keys():

@@ -118,7 +118,7 @@ def _reached(study: Study, settings: Settings) -> dict[str, dict[str, float]]:
     total = sum(group.size for group in sym.groups)
     rows = {}
     for cost, element in elements.items():
-        moved = b.push(sym, element)
+        moved = sym.act(element, b)
         best = elements["wasserstein"]
         same = sum(int((element[group.name] == best[group.name]).sum()) for group in sym.groups)
         rows[cost] = _distances(a, moved) | {"same": same / total}

@@ -157,7 +157,7 @@ def _compute(settings: Settings, sizes: Sizes, n: int) -> dict[str, Any]:
     rows, every = [], []
     for i, j in combinations(range(len(found)), 2):
         a, b = found[i], found[j]
-        moved = b.push(sym, align(a, b, sym).element)
+        moved = sym.act(align(a, b, sym).element, b)
         four = {"q0": a, "q1": b, "naive": geodesic(a, b)(0.5), "aligned": geodesic(a, moved)(0.5)}
         rows.append({name: evaluate(q, model, split, sizes.samples).nll for name, q in four.items()})
         every.append(four)

@@ -89,7 +89,7 @@ class Study:
                 sym = self.symmetry(settings)
                 train = self.parts(settings).train
                 seen = train.subset(min(COMPARED, len(train)), torch.Generator().manual_seed(settings.seed))
-                b = b.push(sym, align(a, b, sym, cost, self.build(), seen).element)
+                b = sym.act(align(a, b, sym, cost, self.build(), seen).element, b)
             yield (i, j), a, b
 
     def mode(self) -> Study:

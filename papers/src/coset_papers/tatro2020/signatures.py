@@ -142,7 +142,7 @@ def _signatures(settings: Settings, one: Study, used: int) -> dict[str, Any]:
             ends[key].append(between(first, last))
             middle = repaired(curve(0.5))
             match = align(first, middle, sym, Activations(), model, train)
-            moved = middle.push(sym, match.element.to(settings.device))
+            moved = sym.act(match.element.to(settings.device), middle)
             middles[kind][BEFORE].append(between(first, middle))
             middles[kind][AFTER].append(between(first, moved))
             middles[kind][LINE].append(between(first, repaired(geodesic(first, last)(0.5))))
