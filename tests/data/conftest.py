@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coset.data import cifar, idx, locate
+from coset.data import cifar, mnist, search_path
 
 REPOSITORY = Path(__file__).parents[2]
 REAL = Path(os.environ.get("COSET_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -19,8 +19,8 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.delenv("COSET_DATA", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(locate, "SYSTEM", tmp_path / "system")
-    monkeypatch.setattr(idx, "URLS", dict.fromkeys(idx.URLS, folder.as_uri()))
+    monkeypatch.setattr(search_path, "SYSTEM", tmp_path / "system")
+    monkeypatch.setattr(mnist, "URLS", dict.fromkeys(mnist.URLS, folder.as_uri()))
     monkeypatch.setattr(cifar, "URL", folder.as_uri())
     return folder
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from coset.core.errors import DataError
-from coset.data import DataSet, cifar, hashes, load, locate, mosaic, pickles
+from coset.data import DataSet, cifar, cifar_mosaic, hashes, load, safe_pickle, search_path
 
 
 def python2_pickle(value: dict[bytes, Any]) -> bytes:
@@ -90,10 +90,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
 def cached(small: dict[str, bytes]) -> Path:
     """The small batches as files in the cache."""
     for name, content in small.items():
-        path = locate.cache() / name
+        path = search_path.cache() / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
-    return locate.cache()
+    return search_path.cache()
 
 
 def assert_images(inputs: torch.Tensor, data: np.ndarray, mean: list[float], std: list[float]) -> None:
@@ -128,7 +128,7 @@ def test_cifar100_has_fine_labels_unless_asked(cached: Path, coarse: bool, kind:
 
 def test_a_wrong_batch_is_refused_before_it_is_unpickled(cached: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (cached / "cifar-10-batches-py" / "data_batch_1").write_bytes(pickle.dumps({}))
-    monkeypatch.setattr(pickles, "parse", lambda content, name: pytest.fail(f"unpickled {name}"))
+    monkeypatch.setattr(safe_pickle, "parse", lambda content, name: pytest.fail(f"unpickled {name}"))
     with pytest.raises(DataError, match="data_batch_1 should have md5"):
         load("cifar10")
 
@@ -144,13 +144,13 @@ def test_the_archive_is_downloaded_and_unpacked_once(
             tar.addfile(entry, io.BytesIO(content))
     with pytest.raises(DataError, match=r"cifar-100-python\.tar\.gz should have md5"):
         load("cifar100")
-    assert not locate.cache().exists()
+    assert not search_path.cache().exists()
     monkeypatch.setitem(cifar.ARCHIVE_HASHES, archive.name, md5(archive.read_bytes()))
     first = load("cifar100")
     archive.unlink()
     assert torch.equal(load("cifar100").train.inputs, first.train.inputs)
     assert first.test.targets.tolist() == BATCHES_100["cifar-100-python/test"][b"fine_labels"]
-    stored = sorted(path.name for path in locate.cache().rglob("*") if path.is_file())
+    stored = sorted(path.name for path in search_path.cache().rglob("*") if path.is_file())
     assert stored == ["meta", "test", "train"]
 
 
@@ -161,9 +161,9 @@ def test_a_missing_batch_is_named(cached: Path) -> None:
 
 
 def test_of_incomplete_mosaics_the_missing_one_is_named() -> None:
-    folder = locate.cache() / "cifar-10"
+    folder = search_path.cache() / "cifar-10"
     folder.mkdir(parents=True)
-    for name in mosaic.HASHES:
+    for name in cifar_mosaic.HASHES:
         (folder / name).touch()
     (folder / "data_batch_5.webp").unlink()
     with pytest.raises(DataError, match=r"^cifar-10/data_batch_5\.webp is in none of .*could not be down"):
@@ -187,7 +187,7 @@ def test_a_pickle_cannot_run_code(tmp_path: Path, protocol: int) -> None:
     for attack in attacks:
         content = pickle.dumps({b"data": attack}, protocol)
         with pytest.raises(DataError, match=r"batch is not a plain pickle.* was not loaded: it names "):
-            pickles.parse(content, "batch")
+            safe_pickle.parse(content, "batch")
         assert not target.exists()
     pickle.loads(content)
     assert target.exists(), "the attack itself must work, or the test proves nothing"
@@ -208,7 +208,7 @@ def test_a_pickle_cannot_run_code(tmp_path: Path, protocol: int) -> None:
 )
 def test_broken_or_odd_pickles_are_refused(content: bytes) -> None:
     with pytest.raises(DataError, match=r"^batch "):
-        pickles.parse(content, "batch")
+        safe_pickle.parse(content, "batch")
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +245,7 @@ def test_the_mosaics_are_the_canonical_release(real: DataSet, real_data: Path) -
         }
     )
     hashes.verify(rebuilt, "data_batch_2", cifar.HASHES_10["cifar-10-batches-py/data_batch_2"])
-    read = pickles.parse(rebuilt, "data_batch_2")
+    read = safe_pickle.parse(rebuilt, "data_batch_2")
     assert np.array_equal(read[b"data"], pixels.reshape(10000, 3072).numpy())
 
 
@@ -253,4 +253,4 @@ def test_a_wrong_mosaic_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "test_batch.webp"
     path.write_bytes(b"RIFF")
     with pytest.raises(DataError, match=r"test_batch\.webp should have sha256"):
-        mosaic.batch(path)
+        cifar_mosaic.batch(path)

@@ -51,8 +51,8 @@ def test_the_content_hashes_belong_to_the_published_files(use_real: Callable[[st
 
 @pytest.mark.parametrize("name", UCI_HASHES)
 def test_uci_is_standardized_and_can_be_mapped_back(use_real: Callable[[str], Path], name: str) -> None:
-    path = use_real(f"uci/{name}.npz")
-    data = load(f"uci/{name}", split=2)
+    path = use_real(f"{name}.npz")
+    data = load(name, split=2)
     with np.load(path) as raw:
         features, values = raw["X"], raw["y"]
         rows = {"train": raw["index_train"][2].astype(int), "test": raw["index_test"][2].astype(int)}

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from coset.core.errors import DataError
-from coset.data import load, locate, names
+from coset.data import load, names, search_path
 
 FOLDER = "tiny-imagenet-200"
 # Not sorted, as in the release.
@@ -52,7 +52,7 @@ def tree() -> dict[str, bytes]:
 
 
 def unpacked(files: dict[str, bytes]) -> Path:
-    folder = locate.cache() / FOLDER
+    folder = search_path.cache() / FOLDER
     for name, content in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
@@ -60,7 +60,7 @@ def unpacked(files: dict[str, bytes]) -> Path:
 
 
 def zipped(files: dict[str, bytes]) -> Path:
-    path = locate.cache() / f"{FOLDER}.zip"
+    path = search_path.cache() / f"{FOLDER}.zip"
     path.parent.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as packed:
         packed.mkdir(f"{FOLDER}/")
@@ -114,7 +114,7 @@ def test_the_zip_is_not_unpacked_and_nothing_is_kept(tmp_path: Path, monkeypatch
     monkeypatch.setenv("COSET_DATA", str(elsewhere))
     load("tiny-imagenet")
     assert list(elsewhere.iterdir()) == [elsewhere / path.name]
-    assert not list(locate.cache().iterdir())
+    assert not list(search_path.cache().iterdir())
 
 
 def test_more_than_nine_images_of_a_class_and_other_line_ends_are_fine() -> None:
@@ -171,7 +171,7 @@ def test_what_is_wrong_is_named(layout: Layout, file: str, content: bytes | None
     layout(files)
     with pytest.raises(DataError, match=message) as caught:
         load("tiny-imagenet")
-    assert str(locate.cache()) in str(caught.value)
+    assert str(search_path.cache()) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

@@ -2,26 +2,41 @@
 
 from __future__ import annotations
 
+import importlib
+import inspect
+from collections.abc import Callable
+
 import torch
 
 from coset.core.errors import DataError
-from coset.data import cifar, embedded, idx, regression, tiny_imagenet
 from coset.data.dataset import DataSet
+from coset.data.regression import UCI_HASHES
 
-_IMAGES = {
-    "digits": embedded.digits,
-    "mnist": idx.mnist,
-    "fashion-mnist": idx.fashion_mnist,
-    "cifar10": cifar.cifar10,
-    "tiny-imagenet": tiny_imagenet.tiny_imagenet,
+LOADERS = {
+    "digits": "scikit_learn:digits",
+    "mnist": "mnist:mnist",
+    "fashion-mnist": "mnist:fashion_mnist",
+    "cifar10": "cifar:cifar10",
+    "tiny-imagenet": "tiny_imagenet:tiny_imagenet",
+    "cifar100": "cifar:cifar100",
+    "breast-cancer": "scikit_learn:breast_cancer",
+    "snelson": "regression:snelson",
+    **dict.fromkeys(UCI_HASHES, "regression:uci"),
 }
-_TABLES = {"breast-cancer": embedded.breast_cancer, "snelson": regression.snelson}
-_UCI = {f"uci/{name}": name for name in regression.UCI_HASHES}
+"""Name -> file of this folder and the function in it, which may take `name`, `split`, `flatten` and `coarse`."""
 
 
 def names() -> tuple[str, ...]:
-    """Every name that `load` knows."""
-    return (*_IMAGES, "cifar100", *_TABLES, *_UCI)
+    """Every name that `coset.data.load` knows.
+
+    Returns:
+        The names, such as "digits" and "uci/boston".
+
+    Example:
+        >>> "digits" in coset.data.names()
+        True
+    """
+    return tuple(LOADERS)
 
 
 def load(
@@ -32,38 +47,47 @@ def load(
     flatten: bool = False,
     coarse: bool = False,
 ) -> DataSet:
-    """The data set `name` (see `names`) on `device`, standardized by its training statistics.
+    """A data set by name, standardized by its training statistics.
 
-    Images are float32 (n, channels, height, width), normalized by the training set's published mean
-    and deviation of each channel; `flatten` makes them (n, pixels). Tables are float32 (n, features).
-    Targets are int64 (n,) classes or float32 (n, 1) values. `split` chooses one of the standard splits
-    of a UCI set, the first by default; `coarse` chooses CIFAR-100's 20 groups instead of its classes.
+    Files are sought in $COSET_DATA, ~/.cache/coset and /usr/share/datasets, and downloaded to the second if they are
+    in none; each must have its published hash. Tiny ImageNet has none, and must be put there.
 
-    Files are sought in $COSET_DATA, ~/.cache/coset and /usr/share/datasets, and downloaded to the
-    second if they are in none; each must have its published hash. Tiny ImageNet has none, and must be
-    put there.
+    Args:
+        name: one of `coset.data.names()`.
+        split: which of the standard splits of a UCI set, the first by default.
+        device: where all tensors lie.
+        flatten: images as rows of pixels, (n, pixels), and not (n, channels, height, width).
+        coarse: CIFAR-100's 20 groups in place of its classes.
+
+    Returns:
+        The training and the test split. Images are float32, normalized by the training set's published mean and
+        deviation of each channel; tables are float32 (n, features). Targets are int64 (n,) classes or float32 (n, 1)
+        values.
+
+    Raises:
+        DataError: there is no such name or no such option of it, a file is absent or damaged, or the device cannot be
+            used.
+
+    Example:
+        >>> digits = coset.data.load("digits", flatten=True)
+        >>> digits.train
+        Split((1442, 64) float32 -> (1442,) int64, cpu)
     """
-    if name not in names():
+    if name not in LOADERS:
         raise DataError(f"there is no data set {name!r}, only {', '.join(names())}")
-    if split is not None and name not in _UCI:
+    file, _, function = LOADERS[name].partition(":")
+    loader: Callable[..., DataSet] = getattr(importlib.import_module(f"coset.data.{file}"), function)
+    options = inspect.signature(loader).parameters
+    if split is not None and "split" not in options:
         raise DataError(f"{name} has one split only, so split={split} cannot be chosen")
-    if coarse and name != "cifar100":
+    if coarse and "coarse" not in options:
         raise DataError(f"{name} has no coarse labels, only cifar100 has")
-    _require(device)
-    return _build(name, split or 0, flatten, coarse).to(device)
+    _require_device(device)
+    arguments = {"name": name, "split": split or 0, "flatten": flatten, "coarse": coarse}
+    return loader(**{option: arguments[option] for option in options}).to(device)
 
 
-def _build(name: str, split: int, flatten: bool, coarse: bool) -> DataSet:
-    if name in _UCI:
-        return regression.uci(_UCI[name], split)
-    if name in _TABLES:
-        return _TABLES[name]()
-    if name == "cifar100":
-        return cifar.cifar100(flatten=flatten, coarse=coarse)
-    return _IMAGES[name](flatten=flatten)
-
-
-def _require(device: torch.device | str) -> None:
+def _require_device(device: torch.device | str) -> None:
     """Find out before reading half a gigabyte that it has nowhere to go."""
     try:
         torch.empty(0, device=device)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from coset.data import download, hashes, locate, mosaic, pickles
+from coset.data import cifar_mosaic, download, hashes, safe_pickle, search_path
 from coset.data.dataset import DataSet
 from coset.data.images import Labelled, image_set
 
@@ -35,12 +35,12 @@ HASHES_100 = {
 CLASSES_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def cifar10(*, flatten: bool) -> DataSet:
+def cifar10(flatten: bool) -> DataSet:
     """CIFAR-10: 50000 + 10000 colour images of 32x32, ten classes."""
-    pictures = [f"cifar-10/{name}" for name in mosaic.HASHES]
-    mosaics = locate.find_all(pictures)
-    if mosaics is not None and locate.find_all(HASHES_10) is None:
-        train, test = mosaic.labelled(mosaics)
+    pictures = [f"cifar-10/{name}" for name in cifar_mosaic.HASHES]
+    mosaics = search_path.find_all(pictures)
+    if mosaics is not None and search_path.find_all(HASHES_10) is None:
+        train, test = cifar_mosaic.labelled(mosaics)
     else:
         *batches, last = _obtain("cifar-10-python.tar.gz", HASHES_10, pictures)
         parts = [_batch(path, HASHES_10, b"labels") for path in batches]
@@ -50,12 +50,12 @@ def cifar10(*, flatten: bool) -> DataSet:
     return image_set("cifar10", train, test, CLASSES_10, mean, std, flatten=flatten)
 
 
-def cifar100(*, flatten: bool, coarse: bool) -> DataSet:
+def cifar100(flatten: bool, coarse: bool) -> DataSet:
     """CIFAR-100: 50000 + 10000 colour images of 32x32, 100 classes, or their 20 groups if `coarse`."""
     kind = b"coarse" if coarse else b"fine"
     *parts, meta = _obtain("cifar-100-python.tar.gz", HASHES_100)
     train, test = (_batch(path, HASHES_100, kind + b"_labels") for path in parts)
-    names = pickles.parse(hashes.read(meta, HASHES_100["cifar-100-python/meta"]), str(meta))
+    names = safe_pickle.parse(hashes.read(meta, HASHES_100["cifar-100-python/meta"]), str(meta))
     classes = [name.decode() for name in names[kind + b"_label_names"]]
     mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
     return image_set("cifar100", train, test, classes, mean, std, flatten=flatten)
@@ -64,7 +64,7 @@ def cifar100(*, flatten: bool, coarse: bool) -> DataSet:
 def _batch(path: Path, expected: dict[str, str], labels: bytes) -> Labelled:
     """Images and the labels under the key `labels`, of one python batch."""
     content = hashes.read(path, expected[f"{path.parent.name}/{path.name}"])
-    batch = pickles.parse(content, str(path))
+    batch = safe_pickle.parse(content, str(path))
     return batch[b"data"].reshape(-1, 3, 32, 32), np.array(batch[labels], dtype=np.uint8)
 
 
@@ -73,24 +73,24 @@ def _obtain(archive: str, names: Collection[str], otherwise: Collection[str] = (
 
     `otherwise` names the files that would have done as well.
     """
-    found = locate.find_all(names)
-    if found is not None:
-        return found
+    paths = search_path.find_all(names)
+    if paths is not None:
+        return paths
     url = f"{URL}/{archive}"
     try:
         packed = download.fetch(url)
     except download.UnreachableError as error:
-        raise locate.absent(_lacking(names, otherwise), str(error)) from error
+        raise search_path.absent(_lacking(names, otherwise), str(error)) from error
     hashes.verify(packed, url, ARCHIVE_HASHES[archive])
     with tarfile.open(fileobj=io.BytesIO(packed)) as tar:
         for name in names:
             member = tar.extractfile(name)
             assert member is not None, "a verified archive holds its batches as files"
-            download.store(locate.cache() / name, member.read())
-    return [locate.cache() / name for name in names]
+            download.store(search_path.cache() / name, member.read())
+    return [search_path.cache() / name for name in names]
 
 
 def _lacking(*layouts: Collection[str]) -> str:
     """The first missing file of the layout of which most is here, which is the one to complete."""
-    begun = max(layouts, key=lambda names: sum(locate.find(name) is not None for name in names))
-    return next(name for name in begun if locate.find(name) is None)
+    fullest = max(layouts, key=lambda names: sum(search_path.find(name) is not None for name in names))
+    return next(name for name in fullest if search_path.find(name) is None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,14 +13,27 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from coset.core.errors import DataError
+from coset.core.show import Shown, Table
+
+LISTED = 8  # classes that are shown by name
 
 
 # Tensors have no truth value as a whole, so the generated comparison could only raise: identity is meant.
 @dataclass(frozen=True, eq=False, repr=False)
-class Split:
+class Split(Shown):
     """Examples as two tensors; unpacks as `inputs, targets = split`.
 
-    inputs: (n, ...); targets: (n,) int64 classes, or (n, 1) float32 values for regression.
+    Args:
+        inputs: (n, ...).
+        targets: (n,) int64 classes, or (n, 1) float32 values for regression.
+
+    Raises:
+        DataError: the tensors do not hold the same number of examples, at least one, on one device.
+
+    Example:
+        >>> split = coset.Split(torch.zeros(5, 3), torch.arange(5))
+        >>> len(split)
+        5
     """
 
     inputs: Tensor
@@ -44,16 +57,27 @@ class Split:
         yield self.inputs
         yield self.targets
 
-    def __repr__(self) -> str:
-        parts = (f"{tuple(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in self)
-        return f"Split({' -> '.join(parts)}, {self.inputs.device})"
+    def _shown(self) -> Table:
+        return Table(f"Split({_arrow(self)}, {self.inputs.device})")
 
     def to(self, device: torch.device | str) -> Split:
-        """The same examples on `device`."""
+        """The same examples on a device.
+
+        Args:
+            device: of both tensors of the result.
+        """
         return Split(self.inputs.to(device), self.targets.to(device))
 
     def subset(self, n: int, generator: torch.Generator) -> Split:
-        """`n` different examples drawn at random, in random order."""
+        """Different examples, drawn at random and in random order.
+
+        Args:
+            n: how many.
+            generator: what the choice and the order come from.
+
+        Raises:
+            DataError: there are not as many.
+        """
         if not 1 <= n <= len(self):
             raise DataError(f"cannot draw {n} different examples from a split of {len(self)}")
         rows = self._shuffled(generator)[:n]
@@ -66,11 +90,19 @@ class Split:
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """One epoch of `(inputs, targets)` pairs of `batch_size` examples, each example exactly once.
+        """One epoch of `(inputs, targets)` pairs, each example exactly once.
 
-        The order is drawn from `generator` at the call, not while iterating, so it does not depend on
-        what else draws from it meanwhile. The last pair is shorter when `batch_size` does not divide n;
-        `drop_last` leaves it out. Without `shuffle` the pairs are views of the split.
+        The order is drawn at the call, not while iterating, so it does not depend on what else draws from the
+        generator meanwhile.
+
+        Args:
+            batch_size: examples in each pair; the last one has fewer when it does not divide n.
+            generator: what the order comes from; None only without `shuffle`.
+            shuffle: in random order; without it the pairs are views of the split.
+            drop_last: leave out the last pair if it has fewer examples.
+
+        Raises:
+            DataError: there would be no batch, or no generator to shuffle by.
         """
         n = len(self)
         if batch_size < 1:
@@ -85,7 +117,7 @@ class Split:
             raise DataError("a shuffled epoch needs a torch.Generator")
         order = self._shuffled(generator)[:stop]
         rows = (order[i : i + batch_size] for i in starts)
-        return ((self.inputs[chosen], self.targets[chosen]) for chosen in rows)
+        return ((self.inputs[batch], self.targets[batch]) for batch in rows)
 
     def _shuffled(self, generator: torch.Generator) -> Tensor:
         """All row numbers (n,) in random order, on the split's device."""
@@ -93,26 +125,51 @@ class Split:
         return order.to(self.inputs.device)
 
 
-@dataclass(frozen=True, eq=False)
-class Standardization:
-    """`raw -> (raw - mean) / std`; mean and std broadcast over the examples.
+@dataclass(frozen=True, eq=False, repr=False)
+class Standardization(Shown):
+    """From raw units to standardized ones, `(raw - mean) / std`, and back.
 
     A predicted standard deviation goes back by `* std`, a log density by `- log(std)`.
+
+    Args:
+        mean: what becomes zero; it broadcasts over the examples.
+        std: what becomes one; it broadcasts over the examples.
+
+    Example:
+        >>> scale = coset.data.Standardization(torch.tensor([2.0]), torch.tensor([4.0]))
+        >>> scale.apply(torch.tensor([6.0]))
+        tensor([1.])
     """
 
     mean: Tensor
     std: Tensor
 
+    def _shown(self) -> Table:
+        size = "x".join(map(str, self.mean.shape)) or "one number"
+        return Table(f"Standardization({size}, mean {_range(self.mean)}, std {_range(self.std)})")
+
     def apply(self, raw: Tensor) -> Tensor:
-        """Raw values (n, ...) to standardized ones."""
+        """Raw values to standardized ones.
+
+        Args:
+            raw: (n, ...).
+        """
         return (raw - self.mean) / self.std
 
     def invert(self, standardized: Tensor) -> Tensor:
-        """Standardized values (n, ...) back to raw ones."""
+        """Standardized values back to raw ones.
+
+        Args:
+            standardized: (n, ...).
+        """
         return standardized * self.std + self.mean
 
     def to(self, device: torch.device | str) -> Standardization:
-        """The same on `device`."""
+        """The same on a device.
+
+        Args:
+            device: of both tensors of the result.
+        """
         return Standardization(self.mean.to(device), self.std.to(device))
 
 
@@ -131,25 +188,47 @@ def standardize(values: NDArray[np.float64], train: NDArray[np.int64]) -> tuple[
     return (values - mean) / std, scale
 
 
-@dataclass(frozen=True, eq=False)
-class DataSet:
-    """Two splits in standardized units.
+@dataclass(frozen=True, eq=False, repr=False)
+class DataSet(Shown):
+    """A training and a test split in standardized units.
 
-    classes: the class names in the order of the targets, None for regression.
-    input_scale: maps raw inputs (pixels in [0, 1] for images) to the splits' inputs and back.
-    target_scale: the same for regression targets, so that predictions can be mapped back; None for
-    classification.
+    Args:
+        name: what `coset.data.load` calls it.
+        train: the examples to train on.
+        test: the others.
+        classes: the class names in the order of the targets, None for regression.
+        input_scale: maps raw inputs (pixels in [0, 1] for images) to the splits' inputs and back.
+        target_scale: the same for regression targets, so that predictions can be mapped back; None for classification.
+
+    Example:
+        >>> digits.name, len(digits.train), len(digits.test), len(digits.classes)
+        ('digits', 1442, 355, 10)
     """
 
     name: str
     train: Split
     test: Split
     classes: tuple[str, ...] | None
-    input_scale: Standardization = field(repr=False)
-    target_scale: Standardization | None = field(default=None, repr=False)
+    input_scale: Standardization
+    target_scale: Standardization | None = None
+
+    def _shown(self) -> Table:
+        rows: list[tuple[object, ...]] = [
+            (part, f"{len(split):,} examples", _arrow(split))
+            for part, split in (("train", self.train), ("test", self.test))
+        ]
+        if self.classes is not None:
+            rest = ", ..." if len(self.classes) > LISTED else ""
+            rows.append(("classes", len(self.classes), ", ".join(self.classes[:LISTED]) + rest))
+        rows.append(("device", self.train.inputs.device))
+        return Table(f"DataSet {self.name}", rows)
 
     def to(self, device: torch.device | str) -> DataSet:
-        """The same data set with every tensor on `device`."""
+        """The same data set with every tensor on a device.
+
+        Args:
+            device: of all tensors of the result.
+        """
         target_scale = None if self.target_scale is None else self.target_scale.to(device)
         return DataSet(
             self.name,
@@ -166,10 +245,18 @@ Data = Split | tuple[Tensor, Tensor] | DataLoader[Any]
 
 
 def as_split(data: Data) -> Split:
-    """`data` as a Split; tensors are kept, not copied.
+    """Any data as a `Split`; tensors are not copied.
 
-    A DataLoader is read through once, so random augmentation is frozen and what its sampler or
-    `drop_last` leaves out is not in the split.
+    Args:
+        data: `(inputs, targets)` tensors, a Split, or a DataLoader of such pairs. A DataLoader is read through once, so
+            random augmentation is frozen and what its sampler or `drop_last` leaves out is not in the split.
+
+    Raises:
+        DataError: it is something else, or the batches do not fit together.
+
+    Example:
+        >>> coset.data.as_split((torch.zeros(5, 3), torch.arange(5)))
+        Split((5, 3) float32 -> (5,) int64, cpu)
     """
     if isinstance(data, Split):
         return data
@@ -200,7 +287,19 @@ def _pair(value: object, what: str) -> tuple[Tensor, Tensor]:
         inputs, targets = value
         if isinstance(inputs, Tensor) and isinstance(targets, Tensor):
             return inputs, targets
-    found = type(value).__name__
+    kind = type(value).__name__
     if isinstance(value, tuple | list):
-        found += f" of {', '.join(type(part).__name__ for part in value[:3]) or 'nothing'}"
-    raise DataError(f"{what} must be a pair of tensors (inputs, targets), not a {found}")
+        kind += f" of {', '.join(type(part).__name__ for part in value[:3]) or 'nothing'}"
+    raise DataError(f"{what} must be a pair of tensors (inputs, targets), not a {kind}")
+
+
+def _arrow(split: Split) -> str:
+    return " -> ".join(f"{tuple(x.shape)} {str(x.dtype).removeprefix('torch.')}" for x in split)
+
+
+def _range(x: Tensor) -> str:
+    """`0.305`, or `-1 to 2` for several values."""
+    if x.is_meta:
+        return "unknown"
+    low, high = float(x.min()), float(x.max())
+    return f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"

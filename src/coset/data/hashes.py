@@ -1,4 +1,4 @@
-"""Reading files that must have a known content."""
+"""Reading files whose content must have a given hash."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coset.core.errors import DataError
 
-# What was found good in this process, as (path, size, time of change, hash).
+# What had its hash in this process, as (path, size, time of change, hash).
 _verified: set[tuple[Path, int, int, str]] = set()
 
 
@@ -44,6 +44,6 @@ def unpack(packed: bytes, name: str) -> bytes:
 def verify(content: bytes, name: str, expected: str) -> None:
     """Raise a DataError unless `content` has the hash `expected`; `name` is for the error."""
     algorithm, _, digest = expected.partition(":")
-    found = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
-    if found != digest:
-        raise DataError(f"{name} should have {algorithm} {digest} but has {found}: fetch it again")
+    actual = hashlib.new(algorithm, content, usedforsecurity=False).hexdigest()
+    if actual != digest:
+        raise DataError(f"{name} should have {algorithm} {digest} but has {actual}: fetch it again")

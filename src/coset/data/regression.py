@@ -10,40 +10,40 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from coset.core.errors import DataError
-from coset.data import hashes, locate
+from coset.data import hashes, search_path
 from coset.data.dataset import DataSet, Split, standardize
 
 UCI_HASHES = {
-    "boston": "sha256:00a5490b0d80eadfc928b1256c2aa3bd1c21dcd3477758a5b7a7a92d3f58ae69",
-    "concrete": "sha256:c0ba38b1a6d815d8672a5556ef0851c4492a7be0c287b7508b9f8db343f6a9de",
-    "energy": "sha256:17a935ac212f59a1f53f7e55a48208ad17732b4a22e4d7771452dbfcc0dead80",
-    "kin8nm": "sha256:4abf1cadbb508486e6c141214bbe87b4aa087419632c37452bc50c892183e749",
-    "naval": "sha256:0eb36ee886fb4bc2d190109088d19b17ff0c627977b741ca8dc206b628be7a75",
-    "power": "sha256:e0b9961928eaed7368fbb07b4ad1c8ca2aaf139a8ad75301b8ba554951c8be62",
-    "protein": "sha256:01be84e47ff528ebfa59278977f709bc25226412599e5b2ddbb1ac1ab3f9609d",
-    "wine-red": "sha256:b1f73f3777aafcaaddadf3b1789df5de58f6a486bc11ec20e2ff79524e237b15",
-    "yacht": "sha256:15c1edacd2ea969127e524693975457e402bf30bffd02cb49a25cd83664e959b",
+    "uci/boston": "sha256:00a5490b0d80eadfc928b1256c2aa3bd1c21dcd3477758a5b7a7a92d3f58ae69",
+    "uci/concrete": "sha256:c0ba38b1a6d815d8672a5556ef0851c4492a7be0c287b7508b9f8db343f6a9de",
+    "uci/energy": "sha256:17a935ac212f59a1f53f7e55a48208ad17732b4a22e4d7771452dbfcc0dead80",
+    "uci/kin8nm": "sha256:4abf1cadbb508486e6c141214bbe87b4aa087419632c37452bc50c892183e749",
+    "uci/naval": "sha256:0eb36ee886fb4bc2d190109088d19b17ff0c627977b741ca8dc206b628be7a75",
+    "uci/power": "sha256:e0b9961928eaed7368fbb07b4ad1c8ca2aaf139a8ad75301b8ba554951c8be62",
+    "uci/protein": "sha256:01be84e47ff528ebfa59278977f709bc25226412599e5b2ddbb1ac1ab3f9609d",
+    "uci/wine-red": "sha256:b1f73f3777aafcaaddadf3b1789df5de58f6a486bc11ec20e2ff79524e237b15",
+    "uci/yacht": "sha256:15c1edacd2ea969127e524693975457e402bf30bffd02cb49a25cd83664e959b",
 }
 SNELSON_HASH = "sha256:6aa70d2868c20099c21e0f14fc165880e78db4ef52a4f7cca1bb0dd8165df494"
 
 
-def uci(name: str, index: int) -> DataSet:
-    """One UCI set with its standard train/test split number `index` (Hernández-Lobato & Adams 2015).
+def uci(name: str, split: int) -> DataSet:
+    """One UCI set with its standard train/test split number `split` (Hernández-Lobato & Adams 2015).
 
-    The file `uci/<name>.npz` holds X (n, d), y (n,), and row numbers index_train and index_test
+    The file `<name>.npz` holds X (n, d), y (n,), and row numbers index_train and index_test
     (splits, rows), in raw units. There are 20 splits, 5 of protein.
     """
-    table = _npz(f"uci/{name}.npz", UCI_HASHES[name])
+    table = _npz(f"{name}.npz", UCI_HASHES[name])
     splits = len(table["index_train"])
-    if not 0 <= index < splits:
-        raise DataError(f"uci/{name} has the splits 0 to {splits - 1}, not {index}")
-    train = table["index_train"][index].astype(np.int64)
-    test = table["index_test"][index].astype(np.int64)
+    if not 0 <= split < splits:
+        raise DataError(f"{name} has the splits 0 to {splits - 1}, not {split}")
+    train = table["index_train"][split].astype(np.int64)
+    test = table["index_test"][split].astype(np.int64)
     x, input_scale = standardize(table["X"], train)
     y, target_scale = standardize(table["y"][:, None], train)
     inputs, targets = _tensor(x), _tensor(y)
     return DataSet(
-        f"uci/{name}",
+        name,
         Split(inputs[train], targets[train]),
         Split(inputs[test], targets[test]),
         None,
@@ -68,9 +68,9 @@ def snelson() -> DataSet:
 
 
 def _npz(name: str, expected: str) -> dict[str, NDArray[np.float64]]:
-    path = locate.find(name)
+    path = search_path.find(name)
     if path is None:
-        raise locate.absent(name, "it is not published in this form for download")
+        raise search_path.absent(name, "it is not published in this form for download")
     with np.load(io.BytesIO(hashes.read(path, expected)), allow_pickle=False) as arrays:
         return dict(arrays)
 

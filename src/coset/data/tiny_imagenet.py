@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coset.core.errors import DataError
-from coset.data import locate
+from coset.core.extras import require
+from coset.data import search_path
 from coset.data.dataset import DataSet
 from coset.data.images import Labelled, image_set
 
@@ -24,33 +25,33 @@ _CLASSES, _SIDE = 200, 64
 _DAMAGE = (OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
-def tiny_imagenet(*, flatten: bool) -> DataSet:
+def tiny_imagenet(flatten: bool) -> DataSet:
     """Tiny ImageNet: 100000 + 10000 colour images of 64x64, 200 classes; the validation images are the test set.
 
     Targets count the classes in the order of their WordNet ids, as torchvision's ImageFolder does. The training
     inputs take 4.9 GB, the test inputs 0.5 GB, and their pixels 1.4 GB more while loading. Fewer images will do, if
     each class of `wnids.txt` has some and each validation image has a line in `val_annotations.txt`.
     """
-    found = _found()
-    if found is None:
-        raise locate.absent(f"{FOLDER}.zip (or {FOLDER}/wnids.txt, unpacked)", "it is not downloaded by itself")
-    if found.suffix == ".txt":
-        return _read(_Folder(found.parent), flatten)
+    source = _source()
+    if source is None:
+        raise search_path.absent(f"{FOLDER}.zip (or {FOLDER}/wnids.txt, unpacked)", "it is not downloaded by itself")
+    if source.suffix == ".txt":
+        return _read(_Folder(source.parent), flatten)
     try:
-        packed = zipfile.ZipFile(found)
+        packed = zipfile.ZipFile(source)
     except _DAMAGE as error:
-        raise DataError(f"{found} is damaged or only half written ({error}): fetch it again") from error
+        raise DataError(f"{source} is damaged or only half written ({error}): fetch it again") from error
     with packed:
-        return _read(_Archive(found, packed), flatten)
+        return _read(_Archive(source, packed), flatten)
 
 
 def present() -> bool:
     """Whether its files are there, as far as their names say."""
-    return _found() is not None
+    return _source() is not None
 
 
-def _found() -> Path | None:
-    return locate.find(f"{FOLDER}/wnids.txt", f"{FOLDER}.zip")
+def _source() -> Path | None:
+    return search_path.find(f"{FOLDER}/wnids.txt", f"{FOLDER}.zip")
 
 
 @dataclass(frozen=True)
@@ -108,9 +109,9 @@ class _Archive:
 def _read(files: _Folder | _Archive, flatten: bool) -> DataSet:
     ids = _ids(files)
     words = {wnid: word for wnid, _, word in (line.partition("\t") for line in _lines(files, "words.txt"))}
-    unnamed = next((wnid for wnid in ids if wnid not in words), None)
-    if unnamed is not None:
-        raise DataError(f"{files.name('words.txt')} has no name for {unnamed}, which wnids.txt lists")
+    nameless = next((wnid for wnid in ids if wnid not in words), None)
+    if nameless is not None:
+        raise DataError(f"{files.name('words.txt')} has no name for {nameless}, which wnids.txt lists")
     return image_set(
         "tiny-imagenet",
         _train(files, ids),
@@ -177,14 +178,12 @@ def _pixels(files: _Folder | _Archive, names: list[str]) -> NDArray[np.uint8]:
 
 def _decode(content: bytes, name: str) -> NDArray[np.uint8]:
     """A JPEG file, in colour or grey, to pixels (3, 64, 64); `name` is for the error."""
-    # Only those who read pictures wait for the import.
-    from PIL import Image
-
+    image = require("PIL.Image", "data")
     try:
-        with Image.open(io.BytesIO(content), formats=["JPEG"]) as picture:
+        with image.open(io.BytesIO(content), formats=["JPEG"]) as picture:
             if picture.size != (_SIDE, _SIDE):
                 width, height = picture.size
                 raise DataError(f"{name} is an image of {width}x{height}, not {_SIDE}x{_SIDE}")
             return np.asarray(picture.convert("RGB")).transpose(2, 0, 1)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+    except (OSError, SyntaxError, ValueError, image.DecompressionBombError) as error:
         raise DataError(f"{name} is damaged or not a JPEG file: fetch it again") from error

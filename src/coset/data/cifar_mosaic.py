@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
+from coset.core.extras import require
 from coset.data import hashes
 from coset.data.images import Labelled
 
@@ -28,7 +28,8 @@ _SIDE, _COLUMNS = 32, 20
 
 def batch(path: Path) -> NDArray[np.uint8]:
     """The images (n, 3, 32, 32) of one mosaic, row by row."""
-    picture = np.asarray(Image.open(io.BytesIO(hashes.read(path, HASHES[path.name]))))
+    image = require("PIL.Image", "data")
+    picture = np.asarray(image.open(io.BytesIO(hashes.read(path, HASHES[path.name]))))
     rows = picture.shape[0] // _SIDE
     tiles = picture.reshape(rows, _SIDE, _COLUMNS, _SIDE, 3).transpose(0, 2, 4, 1, 3)
     return tiles.reshape(rows * _COLUMNS, 3, _SIDE, _SIDE)
@@ -37,6 +38,6 @@ def batch(path: Path) -> NDArray[np.uint8]:
 def labelled(paths: Sequence[Path]) -> tuple[Labelled, Labelled]:
     """Training and test set from the files of `HASHES`, in that order."""
     *train, test, labels = paths
-    with np.load(io.BytesIO(hashes.read(labels, HASHES[labels.name])), allow_pickle=False) as named:
-        y_train, y_test = named["y_train"], named["y_test"]
+    with np.load(io.BytesIO(hashes.read(labels, HASHES[labels.name])), allow_pickle=False) as arrays:
+        y_train, y_test = arrays["y_train"], arrays["y_test"]
     return (np.concatenate([batch(path) for path in train]), y_train), (batch(test), y_test)

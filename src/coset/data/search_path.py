@@ -18,12 +18,12 @@ def cache() -> Path:
 
 def roots() -> list[Path]:
     """The folders to look in, in order: $COSET_DATA, the cache, the system's."""
-    given = os.environ.get("COSET_DATA")
-    if not given:
+    setting = os.environ.get("COSET_DATA")
+    if not setting:
         return [cache(), SYSTEM]
-    folder = Path(given).expanduser()
+    folder = Path(setting).expanduser()
     if not folder.is_dir():
-        raise DataError(f"COSET_DATA is {given}, which is not a folder")
+        raise DataError(f"COSET_DATA is {setting}, which is not a folder")
     return [folder, cache(), SYSTEM]
 
 
@@ -36,8 +36,8 @@ def find(*alternatives: str) -> Path | None:
 def find_all(names: Iterable[str]) -> list[Path] | None:
     """The paths of all names, or None if one is missing; they need not lie under one root."""
     paths = [find(name) for name in names]
-    found = [path for path in paths if path is not None]
-    return found if len(found) == len(paths) else None
+    files = [path for path in paths if path is not None]
+    return files if len(files) == len(paths) else None
 
 
 def absent(name: str, why: str) -> DataError:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from coset.core.errors import DataError
-from coset.data import DataSet, download, hashes, idx, load, locate
+from coset.data import DataSet, download, hashes, load, mnist, search_path
 
 GENERATOR = np.random.default_rng(0)
 IMAGES = {part: GENERATOR.integers(0, 256, (n, 28, 28), np.uint8) for part, n in (("train", 30), ("t10k", 20))}
@@ -31,7 +31,7 @@ def contents() -> dict[str, bytes]:
 def expected(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The stand-in's hashes, in place of MNIST's."""
     sums = {name: "sha256:" + hashlib.sha256(content).hexdigest() for name, content in contents().items()}
-    monkeypatch.setitem(idx.HASHES, "mnist", sums)
+    monkeypatch.setitem(mnist.HASHES, "mnist", sums)
     return sums
 
 
@@ -70,21 +70,21 @@ def test_reads_plain_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_reads_the_system_folder() -> None:
-    write(locate.SYSTEM / "mnist")
+    write(search_path.SYSTEM / "mnist")
     assert_right(load("mnist"))
 
 
 def test_folders_are_tried_in_order(given: Path) -> None:
     name = "mnist/train-labels-idx1-ubyte.gz"
-    for folder in (locate.cache(), locate.SYSTEM):
+    for folder in (search_path.cache(), search_path.SYSTEM):
         write(folder / "mnist")
-    assert locate.find(name) == given.parent / name
+    assert search_path.find(name) == given.parent / name
     (given.parent / name).unlink()
-    assert locate.find(name) == locate.cache() / name
-    (locate.cache() / name).unlink()
-    assert locate.find(name) == locate.SYSTEM / name
-    (locate.SYSTEM / name).unlink()
-    assert locate.find(name) is None
+    assert search_path.find(name) == search_path.cache() / name
+    (search_path.cache() / name).unlink()
+    assert search_path.find(name) == search_path.SYSTEM / name
+    (search_path.SYSTEM / name).unlink()
+    assert search_path.find(name) is None
 
 
 def test_a_mistyped_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +152,7 @@ def test_what_is_missing_is_downloaded_once(given: Path, net: Path) -> None:
     name = "t10k-labels-idx1-ubyte.gz"
     (given / name).rename(net / name)
     assert_right(load("mnist"))
-    assert [path.name for path in (locate.cache() / "mnist").iterdir()] == [name]
+    assert [path.name for path in (search_path.cache() / "mnist").iterdir()] == [name]
     (net / name).unlink()
     assert_right(load("mnist"))
 
@@ -164,12 +164,12 @@ def test_a_bad_download_leaves_nothing(given: Path, net: Path) -> None:
         (net / name).write_bytes(bad)
         with pytest.raises(DataError, match=name):
             load("mnist")
-        assert not locate.cache().exists()
+        assert not search_path.cache().exists()
 
 
 def test_offline_is_one_sentence(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing listens on the discard port of this machine.
-    monkeypatch.setitem(idx.URLS, "mnist", "http://127.0.0.1:9/mnist")
+    monkeypatch.setitem(mnist.URLS, "mnist", "http://127.0.0.1:9/mnist")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     (given / "train-images-idx3-ubyte.gz").unlink()
     with pytest.raises(DataError) as caught:

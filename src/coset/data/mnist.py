@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.data import download, hashes, locate
+from coset.data import download, hashes, search_path
 from coset.data.dataset import DataSet
 from coset.data.images import Labelled, image_set
 
@@ -47,14 +47,14 @@ FASHION_CLASSES = (
 )
 
 
-def mnist(*, flatten: bool) -> DataSet:
+def mnist(flatten: bool) -> DataSet:
     """MNIST: 60000 + 10000 grey images of 28x28 handwritten digits."""
     classes = [str(digit) for digit in range(10)]
     train, test = _labelled("mnist", "train"), _labelled("mnist", "t10k")
     return image_set("mnist", train, test, classes, (0.1307,), (0.3081,), flatten=flatten)
 
 
-def fashion_mnist(*, flatten: bool) -> DataSet:
+def fashion_mnist(flatten: bool) -> DataSet:
     """Fashion-MNIST: 60000 + 10000 grey images of 28x28 pieces of clothing."""
     train, test = _labelled("fashion-mnist", "train"), _labelled("fashion-mnist", "t10k")
     return image_set("fashion-mnist", train, test, FASHION_CLASSES, (0.2860,), (0.3530,), flatten=flatten)
@@ -67,7 +67,7 @@ def _labelled(name: str, part: str) -> Labelled:
 
 def _array(name: str, file: str) -> NDArray[np.uint8]:
     expected = HASHES[name][file]
-    path = locate.find(f"{name}/{file}.gz", f"{name}/{file}") or _download(name, file, expected)
+    path = search_path.find(f"{name}/{file}.gz", f"{name}/{file}") or _download(name, file, expected)
     return parse(hashes.read(path, expected))
 
 
@@ -76,9 +76,9 @@ def _download(name: str, file: str, expected: str) -> Path:
     try:
         packed = download.fetch(url)
     except download.UnreachableError as error:
-        raise locate.absent(f"{name}/{file}.gz", str(error)) from error
+        raise search_path.absent(f"{name}/{file}.gz", str(error)) from error
     hashes.verify(hashes.unpack(packed, url), url, expected)
-    path = locate.cache() / name / f"{file}.gz"
+    path = search_path.cache() / name / f"{file}.gz"
     download.store(path, packed)
     return path
 

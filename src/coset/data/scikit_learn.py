@@ -1,4 +1,4 @@
-"""The two data sets that come with scikit-learn, so that something works with no files at all.
+"""The two data sets that come with scikit-learn, so that something works with no files at all: digits, breast cancer.
 
 Neither has an official split. Here the fifth, tenth, ... example of each class, in file order, is for
 testing: every class keeps its share, and no random number generator can change it.
@@ -6,10 +6,13 @@ testing: every class keeps its share, and no random number generator can change 
 
 from __future__ import annotations
 
+from types import ModuleType
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from coset.core.extras import require
 from coset.data.dataset import DataSet, Split, standardize
 from coset.data.images import image_set
 
@@ -17,12 +20,9 @@ from coset.data.images import image_set
 DIGITS_MEAN, DIGITS_STD = (0.3051,), (0.3762,)
 
 
-def digits(*, flatten: bool) -> DataSet:
+def digits(flatten: bool) -> DataSet:
     """Handwritten digits: 1442 + 355 grey images of 8x8 pixels."""
-    # Here and below: importing scikit-learn takes a second, so only those who need it wait.
-    from sklearn.datasets import load_digits
-
-    source = load_digits()
+    source = _sets().load_digits()
     pixels = source.images.astype(np.uint8)[:, None]
     labels = source.target.astype(np.uint8)
     train, test = _every_fifth(source.target)
@@ -40,9 +40,7 @@ def digits(*, flatten: bool) -> DataSet:
 
 def breast_cancer() -> DataSet:
     """Wisconsin diagnostic breast cancer: 456 + 113 rows of 30 features, two classes."""
-    from sklearn.datasets import load_breast_cancer
-
-    source = load_breast_cancer()
+    source = _sets().load_breast_cancer()
     train, test = _every_fifth(source.target)
     values, scale = standardize(source.data, train)
     inputs = torch.from_numpy(values).float()
@@ -54,6 +52,11 @@ def breast_cancer() -> DataSet:
         tuple(str(name) for name in source.target_names),
         scale,
     )
+
+
+def _sets() -> ModuleType:
+    """scikit-learn's own; importing it takes a second, so only those who need it wait."""
+    return require("sklearn.datasets", "data")
 
 
 def _every_fifth(labels: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

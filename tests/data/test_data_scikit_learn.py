@@ -94,3 +94,11 @@ def test_names_and_options_are_checked() -> None:
     with pytest.raises(DataError, match="'abacus' cannot be used"):
         load("digits", device="abacus")
     assert len(names()) == len(set(names())) == 17
+
+
+def test_a_data_set_shows_itself(digits: DataSet) -> None:
+    assert repr(digits).splitlines()[0] == "DataSet digits"
+    assert "1,442 examples" in repr(digits) and "0, 1, 2, 3, 4, 5, 6, 7, ..." in repr(digits)
+    assert "<table>" in digits._repr_html_() and "<table>" in digits.train._repr_html_()
+    assert repr(digits.input_scale) == "Standardization(1x8x8, mean 0.305, std 0.376)"
+    assert repr(digits.to("meta").input_scale) == "Standardization(1x8x8, mean unknown, std unknown)"
