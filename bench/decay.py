@@ -51,7 +51,7 @@ def row(given: Collect, networks: int, epochs: int) -> str:
     flow = Flow(subject.sym, architecture=Architecture(width=128, depth=4))
     settings = Matching(epochs, BATCH, warm_up=50, average=0.99, level=True, unseen=LEFT_OUT)
     flow.fit(trained(networks, 0), settings, model=model, data=train, progress=told.append)
-    made = flow.sample(MEASURED, generator=torch.Generator().manual_seed(0))
+    made = flow.sample(MEASURED, generator=torch.Generator().manual_seed(0)).states
     means = [
         "-" if found is None else f"{found.mean:.4f}"
         for found in (scores(x, model, images.test).accuracies for x in (made, trained(MEASURED, FRESH).states))

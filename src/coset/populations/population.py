@@ -207,6 +207,11 @@ class Population:
         )
 
 
+def states_of(population: Population | State) -> State:
+    """The tensors [n, ...] of a population, or of a state dict with a leading dimension."""
+    return population.states if isinstance(population, Population) else population
+
+
 def _refuse_other(first: Population, other: Population, where: str) -> None:
     """Refuse a part that has not the tensors and labels of the first, but for the number of networks."""
     if (first.starts is None) != (other.starts is None):
