@@ -271,3 +271,31 @@ def test_few_starts_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     for coupling, heard in (("ot", False), ("training", True)):
         Flow(SYM, "geometric", coupling, architecture=SMALL).fit(known, QUICK)  # type: ignore[arg-type]
         assert ("these 40 networks have 8 different starts" in caplog.text) == heard
+
+
+def test_samples_say_where_they_began_and_how_they_were_made() -> None:
+    flow = Flow(SYM, "euclidean", architecture=SMALL, conditions=["task", "pair"]).fit(trained(64), QUICK)
+    starts = draw(6, 9)
+    pair = torch.tensor([0.2, 0.7])
+    samples = flow.sample(6, 3, "euler", noise=0.1, condition={"task": 1, "pair": pair}, starts=starts, batch_size=4)
+    assert samples.starts is not None and states.allclose(samples.starts, starts)
+    assert samples.labels["task"].tolist() == [1.0] * 6 and torch.equal(samples.labels["pair"], pair.expand(6, 2))
+    assert samples.about["flow"] == {"geometry": "euclidean", "coupling": "training", "predict": "velocity"}
+    assert (samples.about["steps"], samples.about["method"], samples.about["noise"]) == (3, "euler", 0.1)
+    assert samples.about["guidance"] is None
+    asked = {"task": 0.0, "pair": pair}
+    fresh, logs = flow.sample_with_log_prob(3, 2, condition=asked, generator=_seeded(0))
+    assert fresh.starts is not None and states.allclose(fresh.starts, flow.fitted.base.states(3, _seeded(0)))
+    assert fresh.about["divergence"] == "hutchinson" and logs.shape == (3,)
+    again = Flow(SYM, "euclidean", architecture=SMALL).fit(samples, QUICK)  # whose starts are known
+    assert again.fitted.about == samples.about
+
+
+def test_samples_that_diverge_are_refused() -> None:
+    flow = Flow(SYM, "euclidean", architecture=SMALL).fit(trained(64), QUICK)
+    split = Split(torch.randn(8, 3), torch.randint(2, (8,)))
+    guidance = Guidance(MODEL, split, -1e38, scale="gradient")
+    with pytest.raises(
+        StateError, match="of 4 samples have NaN or infinite weights: take more steps, or less guidance"
+    ):
+        flow.sample(4, 16, guidance=guidance, generator=_seeded(0))

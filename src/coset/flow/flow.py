@@ -24,7 +24,7 @@ from coset.flow.likelihood import Divergence, Noise, log_prob, sample_with_log_p
 from coset.flow.matching import Matching
 from coset.flow.solvers import solve
 from coset.flow.space import Geometry, holding, space
-from coset.populations.population import Population, states_of
+from coset.populations.population import Population, PopulationLike, states_of
 from coset.symmetries.symmetry import Symmetry
 from coset.training.loop import Progress
 
@@ -72,7 +72,7 @@ class Flow:
 
     def fit(
         self,
-        population: Population | State,
+        population: PopulationLike,
         settings: Matching | None = None,
         *,
         model: nn.Module | None = None,
@@ -98,10 +98,9 @@ class Flow:
         progress, on_step
             hear of each epoch, and of each step of all of them
         """
-        given = population if isinstance(population, Population) else Population(dict(population))
         self._fitted = learn(
             self.plan,
-            [(self.sym, given), *more],
+            [(self.sym, Population.of(population)), *more],
             settings or Matching(),
             model,
             data,
@@ -123,7 +122,7 @@ class Flow:
         noise: float = 0.0,
         guidance: Guidance | None = None,
         condition: Asked | None = None,
-        starts: Population | State | None = None,
+        starts: PopulationLike | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = BATCH,
         progress: Counted | None = None,
@@ -196,7 +195,7 @@ class Flow:
 
     def log_prob(
         self,
-        population: Population | State,
+        population: PopulationLike,
         steps: int = 32,
         method: str = "rk4",
         *,
