@@ -1,5 +1,7 @@
-"""`python -m bench`."""
+"""`python -m bench NAME` measures without an installed command."""
 
-from bench.command import execute
+import typer
 
-execute()
+from bench.command import measure
+
+typer.run(measure)

@@ -21,14 +21,18 @@ from coset import (
     zoo as zoo,
 )
 from coset._version import __version__ as __version__
+from coset.alignment.activations import Activations as Activations
 from coset.alignment.align import (
-    Activations as Activations,
     align as align,
     align_many as align_many,
 )
 from coset.alignment.driver import Match as Match
 from coset.alignment.many import ManyMatch as ManyMatch
 from coset.alignment.merge import merge as merge
+from coset.alignment.method import (
+    AlignMethod as AlignMethod,
+    Cost as Cost,
+)
 from coset.alignment.population import PopulationMatch as PopulationMatch
 from coset.alignment.signature import signature as signature
 from coset.alignment.sinkhorn import Sinkhorn as Sinkhorn

@@ -16,7 +16,7 @@ import coset
 from coset import ModelError, Symmetry
 from coset.alignment.activations import constrained, cross_statistics
 from coset.alignment.objective import moved_scores
-from coset.alignment.sites import Kind
+from coset.alignment.sites import SiteKind
 from coset.assignment import solve
 from coset.core import state as states
 from coset.data import Split
@@ -47,7 +47,7 @@ def pair(spec: str, examples: int = 64) -> tuple[nn.Module, dict[str, Tensor], d
     return model, states.of(model), states.of(other), Split(inputs, torch.zeros(examples))
 
 
-def captured(model: nn.Module, state: dict[str, Tensor], split: Split, kind: Kind = "post") -> list[np.ndarray]:
+def captured(model: nn.Module, state: dict[str, Tensor], split: Split, kind: SiteKind = "post") -> list[np.ndarray]:
     """[samples, units] at every call of an activation module."""
     found: list[np.ndarray] = []
 
@@ -70,7 +70,7 @@ def correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", ["pre", "post"])
-def test_correlation_is_that_of_numpy(kind: Kind) -> None:
+def test_correlation_is_that_of_numpy(kind: SiteKind) -> None:
     model, a, b, split = pair("mlp:6-9-7-4")
     sym = symmetry("mlp:6-9-7-4")
     model, split = model.double(), Split(split.inputs.double(), split.targets)
@@ -88,7 +88,7 @@ def test_correlation_is_that_of_numpy(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pre", "post"])
-def test_l2_is_the_mean_square_distance(kind: Kind) -> None:
+def test_l2_is_the_mean_square_distance(kind: SiteKind) -> None:
     model, a, b, split = pair("mlp:6-9-7-4")
     sym = symmetry("mlp:6-9-7-4")
     scores = cross_statistics(a, b, sym, model, split, kind, "l2")
@@ -151,7 +151,9 @@ def test_streaming_equals_one_batch(spec: str, measure: str) -> None:
     sym = symmetry(spec)
     texts: list[str] = []
     whole = cross_statistics(a, b, sym, model, split, measure=measure)
-    parts = cross_statistics(a, b, sym, model, split, measure=measure, batch_size=7, progress=texts.append)
+    parts = cross_statistics(
+        a, b, sym, model, split, measure=measure, batch_size=7, progress=lambda event: texts.append(event.text)
+    )
     loader = DataLoader(TensorDataset(*split), batch_size=6)
     loaded = cross_statistics(a, b, sym, model, loader, measure=measure)
     assert texts == [f"activations of {n} of 20 examples" for n in (7, 14, 20)]

@@ -8,8 +8,8 @@ from alignment_nets import State, network, random_state
 from torch.distributions import Normal, kl_divergence
 
 import coset
-from coset.alignment.align import COSTS
-from coset.alignment.objective import Problem
+from coset.alignment.align import as_method
+from coset.alignment.method import AlignmentTask, Cost
 from coset.core.errors import CosetError
 
 
@@ -39,11 +39,13 @@ def test_costs_are_distances_up_to_a_constant(name: str) -> None:
         "kl": divergence,
     }
     for cost, distance in distances.items():
-        problem = Problem(sym, COSTS[cost](a, b))
+        method = as_method(cost)
+        assert isinstance(method, Cost)
+        objective = method.objective(AlignmentTask(a, b, sym))
         for seed in range(3):
             g = sym.random(torch.Generator().manual_seed(seed))
             fall = distance(b) - distance(sym.act(g, b))
-            assert problem.objective(g) - problem.objective(sym.identity()) == pytest.approx(fall, rel=1e-3, abs=1e-2)
+            assert objective.value(g) - objective.value(sym.identity()) == pytest.approx(fall, rel=1e-3, abs=1e-2)
 
 
 def test_methods_align_gaussians() -> None:

@@ -11,9 +11,9 @@ from torch import nn
 
 import coset
 from coset import Element, Symmetry, zoo
-from coset.alignment.blocks import FibredNode, JointNode, PlainNode, nodes
-from coset.alignment.driver import _after, maximise
-from coset.alignment.objective import Pair, Problem
+from coset.alignment.blocks import FibredNode, JointNode, PlainNode, nodes_of
+from coset.alignment.driver import after, maximise
+from coset.alignment.objective import InnerProduct, Objective
 
 
 def same(sym: Symmetry, g: Element, h: Element) -> bool:
@@ -23,13 +23,13 @@ def same(sym: Symmetry, g: Element, h: Element) -> bool:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_proposal_gains_what_it_says(net: tuple[nn.Module, Symmetry], seed: int) -> None:
     model, sym = net
-    problem = Problem(sym, [Pair(random_state(model, seed), random_state(model, seed + 10))])
+    objective = Objective(sym, [InnerProduct(random_state(model, seed), random_state(model, seed + 10))])
     element = sym.random(torch.Generator().manual_seed(seed))
-    for node in nodes(problem):
+    for node in nodes_of(objective):
         move = node.propose(element, None)
-        after = _after(move.delta, element)
-        truth = problem.objective(after) - problem.objective(element)
-        assert same(sym, after, move.delta @ element)
+        candidate = after(move.delta, element)
+        truth = objective.value(candidate) - objective.value(element)
+        assert same(sym, candidate, move.delta @ element)
         if move.exact:
             assert move.gain == pytest.approx(truth, abs=1e-3)
             assert move.gain > -1e-4
@@ -38,7 +38,10 @@ def test_a_proposal_gains_what_it_says(net: tuple[nn.Module, Symmetry], seed: in
 def test_kinds_of_nodes() -> None:
     def kinds(name: str) -> set[type]:
         model, sym = network(name)
-        return {type(node) for node in nodes(Problem(sym, [Pair(random_state(model, 0), random_state(model, 1))]))}
+        return {
+            type(node)
+            for node in nodes_of(Objective(sym, [InnerProduct(random_state(model, 0), random_state(model, 1))]))
+        }
 
     assert kinds("mlp") == {PlainNode}
     assert kinds("vit") == {PlainNode, FibredNode, JointNode}
@@ -47,17 +50,17 @@ def test_kinds_of_nodes() -> None:
 @pytest.mark.parametrize("greedy", [True, False])
 def test_values_rise(net: tuple[nn.Module, Symmetry], greedy: bool) -> None:
     model, sym = net
-    problem = Problem(sym, [Pair(random_state(model, 0), random_state(model, 1))])
-    found = maximise(problem, greedy=greedy)
+    objective = Objective(sym, [InnerProduct(random_state(model, 0), random_state(model, 1))])
+    found = maximise(objective, greedy=greedy)
     assert list(found.history) == sorted(found.history)
-    assert found.objective == pytest.approx(problem.objective(found.element))
-    assert found.objective >= found.identity_objective == pytest.approx(problem.objective(sym.identity()))
+    assert found.objective == pytest.approx(objective.value(found.element))
+    assert found.objective >= found.identity_objective == pytest.approx(objective.value(sym.identity()))
 
 
 def test_the_function_is_preserved(net: tuple[nn.Module, Symmetry]) -> None:
     model, sym = net
     a, b = random_state(model, 0), random_state(model, 1)
-    moved = sym.act(maximise(Problem(sym, [Pair(a, b)]), greedy=True).element, b)
+    moved = sym.act(maximise(Objective(sym, [InnerProduct(a, b)]), greedy=True).element, b)
     args = zoo.example_input(model)
     with torch.no_grad():
         before, after = (coset.core.state.call(model, s, args) for s in (b, moved))
@@ -72,7 +75,7 @@ def test_a_hidden_permutation_is_found(name: str, noise: float) -> None:
     hidden = sym.random(torch.Generator().manual_seed(5))
     other = random_state(model, 9)
     b = sym.act(hidden, {n: x + noise * other[n] if x.is_floating_point() else x for n, x in a.items()})
-    found = maximise(Problem(sym, [Pair(a, b)]), greedy=True)
+    found = maximise(Objective(sym, [InnerProduct(a, b)]), greedy=True)
     assert same(sym, found.element @ hidden, sym.identity())
 
 
@@ -81,11 +84,11 @@ def test_restarts_reach_the_optimum_of_a_tiny_net(seed: int) -> None:
     """Brute force over all 36 elements."""
     model = zoo.build("mlp:2-3-3-2")
     sym = coset.symmetry(model, zoo.example_input(model))
-    problem = Problem(sym, [Pair(random_state(model, seed), random_state(model, seed + 50))])
+    objective = Objective(sym, [InnerProduct(random_state(model, seed), random_state(model, seed + 50))])
     orders = [torch.tensor(p) for p in itertools.permutations(range(3))]
     first, second = (group.name for group in sym.groups)
-    best = max(problem.objective(sym.element({first: p, second: q})) for p in orders for q in orders)
-    found = maximise(problem, restarts=12)
+    best = max(objective.value(sym.element({first: p, second: q})) for p in orders for q in orders)
+    found = maximise(objective, restarts=12)
     assert found.objective == pytest.approx(best, abs=1e-5)
     assert len(found.objectives) == 12
     assert found.objective == max(found.objectives)
@@ -94,16 +97,16 @@ def test_restarts_reach_the_optimum_of_a_tiny_net(seed: int) -> None:
 def test_kept_scores_follow_their_neighbours() -> None:
     """Updated by the change of the neighbours only, they equal those made anew."""
     model, sym = network("mlp")
-    problem = Problem(sym, [Pair(random_state(model, 0), random_state(model, 1))])
-    kept = {node.name: node for node in nodes(problem) if isinstance(node, PlainNode)}
+    objective = Objective(sym, [InnerProduct(random_state(model, 0), random_state(model, 1))])
+    kept = {node.name: node for node in nodes_of(objective) if isinstance(node, PlainNode)}
     generator = torch.Generator().manual_seed(0)
     element = sym.random(generator)
     for step in range(12):
         group = sym.groups[step % 2]
         swap = torch.arange(group.size)
         swap[[0, 3]] = swap[[3, 0]]
-        element = _after(sym.element({group.name: swap if step < 8 else torch.randperm(group.size)}), element)
-        for fresh in nodes(problem):
+        element = after(sym.element({group.name: swap if step < 8 else torch.randperm(group.size)}), element)
+        for fresh in nodes_of(objective):
             assert isinstance(fresh, PlainNode)
             fresh.propose(element, None)
             kept[fresh.name].propose(element, None)
@@ -126,18 +129,18 @@ def test_units_that_meet_themselves_rise_by_the_true_objective() -> None:
     model = Net()
     sym = coset.symmetry(model, (torch.randn(2, 4, 3),))
     a, b = random_state(model, 0), random_state(model, 1)
-    problem = Problem(sym, [Pair(a, b)])
-    found = maximise(problem, restarts=5)
+    objective = Objective(sym, [InnerProduct(a, b)])
+    found = maximise(objective, restarts=5)
     assert list(found.history) == sorted(found.history)
     orders = (torch.tensor(p) for p in itertools.permutations(range(6)))
-    best = max(problem.objective(sym.element({sym.groups[0].name: p})) for p in orders)
+    best = max(objective.value(sym.element({sym.groups[0].name: p})) for p in orders)
     assert found.identity_objective < found.objective <= best + 1e-5
 
 
 def test_same_seed_same_result() -> None:
     model, sym = network("mlp")
-    problem = Problem(sym, [Pair(random_state(model, 0), random_state(model, 1))])
-    runs = [maximise(problem, restarts=3, generator=torch.Generator().manual_seed(7)) for _ in range(2)]
+    objective = Objective(sym, [InnerProduct(random_state(model, 0), random_state(model, 1))])
+    runs = [maximise(objective, restarts=3, generator=torch.Generator().manual_seed(7)) for _ in range(2)]
     assert runs[0].objectives == runs[1].objectives
     assert same(sym, runs[0].element, runs[1].element)
 
@@ -146,5 +149,5 @@ def test_buffers_do_not_count() -> None:
     model, sym = network("resnet")
     a, b = random_state(model, 0), random_state(model, 1)
     changed = {name: x * 3 if name.endswith("running_var") else x for name, x in b.items()}
-    values = [Problem(sym, [Pair(a, other)]).objective(sym.identity()) for other in (b, changed)]
+    values = [Objective(sym, [InnerProduct(a, other)]).value(sym.identity()) for other in (b, changed)]
     assert values[0] == values[1]

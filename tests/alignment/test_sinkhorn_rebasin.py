@@ -11,10 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset import CosetError, Dirac, Element, Symmetry
+from coset import CosetError, Dirac, Element, Sinkhorn, Symmetry
 from coset.alignment.driver import maximise
-from coset.alignment.objective import Pair, Problem
-from coset.alignment.sinkhorn import Sinkhorn
+from coset.alignment.objective import InnerProduct, Objective
 from coset.core import state as states
 from coset.data import Split, load
 from coset.zoo import build, example_input
@@ -87,9 +86,9 @@ def test_l2_finds_a_hidden_permutation_in_noise(spec: str) -> None:
     model, sym = network(spec)
     a = random_state(model, 0)
     b, answer = hidden(sym, a, 0.3)
-    match = Sinkhorn("l2", steps=20).run(Dirac(a), Dirac(b), sym)
+    match = coset.align(a, b, sym, Sinkhorn("l2", steps=20))
     assert same(sym, match.element, answer)
-    assert match.objective == pytest.approx(Problem(sym, [Pair(a, b)]).objective(answer))
+    assert match.objective == pytest.approx(Objective(sym, [InnerProduct(a, b)]).value(answer))
     assert match.identity_objective == pytest.approx(float(states.inner(a, b)), abs=1e-3)
 
 
@@ -103,7 +102,7 @@ def test_a_function_is_minimised_wherever_weights_point(spec: str) -> None:
     def distance(state: states.State) -> Tensor:
         return torch.stack([(target[name] - x).square().sum() for name, x in state.items()]).sum()
 
-    match = Sinkhorn(distance, steps=150).run(Dirac(unrelated), Dirac(b), sym)
+    match = coset.align(unrelated, b, sym, Sinkhorn(distance, steps=150))
     assert same(sym, match.element, answer)
     assert len(match.history) == match.sweeps == 150
     assert match.history[-1] < 0.2 * match.history[0]
@@ -115,8 +114,8 @@ def test_the_loss_between_trained_networks_falls_below_that_of_weight_matching(
 ) -> None:
     model, sym = network("mlp:64-32-32-32-10")
     a, b = trained(0), trained(1)
-    weights = maximise(Problem(sym, [Pair(a, b)]), greedy=True)
-    match = Sinkhorn(objective, steps=100).run(Dirac(a), Dirac(b), sym, model, digits())
+    weights = maximise(Objective(sym, [InnerProduct(a, b)]), greedy=True)
+    match = coset.align(a, b, sym, Sinkhorn(objective, steps=100), model, digits())
     before, after = (
         sum(loss_at(a, sym.act(element, b), t) for t in times) for element in (weights.element, match.element)
     )
@@ -128,8 +127,8 @@ def test_the_loss_between_trained_networks_falls_below_that_of_weight_matching(
 def test_it_is_never_worse_than_weight_matching() -> None:
     model, sym = network("mlp:64-32-32-32-10")
     a, b = trained(0), trained(1)
-    weights = maximise(Problem(sym, [Pair(a, b)]), greedy=True)
-    match = Sinkhorn("midpoint", steps=2, rate=100.0).run(Dirac(a), Dirac(b), sym, model, digits())
+    weights = maximise(Objective(sym, [InnerProduct(a, b)]), greedy=True)
+    match = coset.align(a, b, sym, Sinkhorn("midpoint", steps=2, rate=100.0), model, digits())
     assert same(sym, match.element, weights.element)
 
 
@@ -137,10 +136,10 @@ def test_it_is_never_worse_than_weight_matching() -> None:
 def test_it_is_determined_by_the_generator(objective: Any) -> None:
     model, sym = network("mlp:64-32-32-32-10")
 
-    def run(seed: int) -> coset.alignment.Match:
+    def run(seed: int) -> coset.Match:
         generator = torch.Generator().manual_seed(seed)
         method = Sinkhorn(objective, steps=6, batch_size=32)
-        return method.run(Dirac(trained(0)), Dirac(trained(1)), sym, model, digits(), generator)
+        return coset.align(trained(0), trained(1), sym, method, model, digits(), generator=generator)
 
     first, again, other = run(3), run(3), run(4)
     assert first.history == again.history
@@ -158,8 +157,15 @@ def test_gradients_go_through_batch_norm_and_the_model_stays_as_it_is() -> None:
     b["1.num_batches_tracked"] = a["1.num_batches_tracked"]
     before = states.of(model)
     texts: list[str] = []
-    method = Sinkhorn(steps=5)
-    match = method.run(Dirac(a), Dirac(b), sym, model, (digits().inputs, digits().targets), progress=texts.append)
+    match = coset.align(
+        a,
+        b,
+        sym,
+        Sinkhorn(steps=5),
+        model=model,
+        data=(digits().inputs, digits().targets),
+        progress=lambda event: texts.append(event.text),
+    )
     assert model.training and model[1].training
     assert states.allclose(states.of(model), before)
     assert all(p.grad is None for p in model.parameters())
@@ -170,7 +176,7 @@ def test_gradients_go_through_batch_norm_and_the_model_stays_as_it_is() -> None:
 def test_a_network_without_units_to_move_is_left_alone() -> None:
     model, sym = network("mlp:6-4")
     a = random_state(model, 0)
-    match = Sinkhorn("l2").run(Dirac(a), Dirac(random_state(model, 1)), sym)
+    match = coset.align(a, random_state(model, 1), sym, Sinkhorn("l2"))
     assert not match.element.permutations
 
 
@@ -204,11 +210,11 @@ def test_an_objective_that_cannot_be_used_is_refused(objective: Any, message: st
     model, sym = network("mlp:6-12-12-4")
     a, b = Dirac(random_state(model, 0)), Dirac(random_state(model, 1))
     with pytest.raises(CosetError, match=message):
-        Sinkhorn(objective).run(a, b, sym, model)
+        coset.align(a, b, sym, Sinkhorn(objective), model)
 
 
 def test_targets_that_are_no_classes_are_refused() -> None:
     model, sym = network("mlp:6-12-12-4")
     a = Dirac(random_state(model, 0))
     with pytest.raises(CosetError, match="only classification"):
-        Sinkhorn().run(a, a, sym, model, (torch.randn(5, 6), torch.randn(5, 4)))
+        coset.align(a, a, sym, "sinkhorn", model, (torch.randn(5, 6), torch.randn(5, 4)))

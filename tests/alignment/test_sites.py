@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import coset
 from coset import ModelError, Symmetry
 from coset.alignment.objective import moved_scores
-from coset.alignment.sites import Site, places, shown, sites, sources, watch
+from coset.alignment.sites import Site, places, sites, sources, units_on, watch
 from coset.core import state as states
 from coset.zoo import build, example_input
 
@@ -54,7 +54,7 @@ def relu_net() -> Symmetry:
 def kinds(sym: Symmetry, found: list[Site]) -> dict[str, Counter[str]]:
     counts: dict[str, Counter[str]] = {}
     for site in found:
-        for name in shown(sym, site.axis):
+        for name in units_on(sym, site.axis):
             counts.setdefault(name, Counter())[site.kind] += 1
     return counts
 
@@ -100,7 +100,7 @@ def test_every_activation_function_is_seen_before_and_after(name: str, relu_net:
     assert kinds(sym, found) == {"a": Counter(pre=1, post=1), "b": Counter(pre=1, post=1)}
     seen = activations(model, x)
     before = model.a(x)
-    values = {site.kind: seen[site.number] for site in found if shown(sym, site.axis) == {"a"}}
+    values = {site.kind: seen[site.number] for site in found if units_on(sym, site.axis) == {"a"}}
     torch.testing.assert_close(values["pre"], before)
     torch.testing.assert_close(values["post"], FUNCTIONS[name](before.clone()))
     assert {site.dim for site in found} == {1}
@@ -166,7 +166,7 @@ def test_heads_are_seen_in_attention_weights() -> None:
     torch.manual_seed(0)
     sym, found = look(Attention(), torch.randn(2, 5, 12))
     (heads,) = [known.name for known in sym.sets.values() if known.size == 3]
-    assert {(site.dim, site.kind) for site in found if shown(sym, site.axis) == {heads}} == {(1, "other")}
+    assert {(site.dim, site.kind) for site in found if units_on(sym, site.axis) == {heads}} == {(1, "other")}
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -174,7 +174,7 @@ def test_small_sets_of_one_size_are_told_apart(seed: int) -> None:
     torch.manual_seed(seed)
     model = build("mlp:5-2-2-2-2-2-2-3,activation=tanh")
     sym, found = look(model, torch.randn(2, 5), seed=seed)
-    order = [shown(sym, site.axis) for site in found if site.kind == "post"]
+    order = [units_on(sym, site.axis) for site in found if site.kind == "post"]
     assert order == [{f"layers.{k}"} for k in range(6)]
 
 
@@ -188,7 +188,7 @@ def test_dead_units_confuse_nothing() -> None:
         layer.bias.data[1:] = -5.0
         layer.bias.data[0] = 0.1
     sym, found = look(model, torch.rand(8, 5))
-    order = [shown(sym, site.axis) for site in found if site.kind == "post"]
+    order = [units_on(sym, site.axis) for site in found if site.kind == "post"]
     assert order == [{f"layers.{k}"} for k in range(4)]
 
 
@@ -274,7 +274,7 @@ def test_places_turn_scores_of_positions_into_scores_of_units(axis: str) -> None
     """For any scores C of positions and any g: sum_x C[x, g x] = sum over sets of <scores of their units, P>."""
     sym = Symmetry.from_json(SPEC % axis)
     (term,) = sym.axes["t"]
-    assert shown(sym, term) == AXES[axis]
+    assert units_on(sym, term) == AXES[axis]
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(term.size, term.size, generator=generator, dtype=torch.float64)
     element = sym.random(generator)
@@ -282,7 +282,7 @@ def test_places_turn_scores_of_positions_into_scores_of_units(axis: str) -> None
     image = sym.act(element, {"t": torch.arange(term.size)})["t"]
     assert torch.equal(moved, image)
     total, fixed = 0.0, set(range(term.size))
-    for name in shown(sym, term):
+    for name in units_on(sym, term):
         at = places(sym, term, name)
         assert at is not None
         fixed -= set(at.flatten().tolist())
@@ -295,4 +295,4 @@ def test_places_turn_scores_of_positions_into_scores_of_units(axis: str) -> None
 
 def test_products_of_two_free_sets_show_neither() -> None:
     sym = Symmetry.from_json(SPEC % '["w", "h"]')
-    assert shown(sym, sym.axes["t"][0]) == set()
+    assert units_on(sym, sym.axes["t"][0]) == set()

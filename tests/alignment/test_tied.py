@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 import coset
-from coset.alignment.objective import Pair, Problem
+from coset.alignment.objective import InnerProduct, Objective
 from coset.core import state as states
 
 
@@ -46,4 +46,4 @@ def test_either_name_is_enough() -> None:
 def test_a_tied_tensor_counts_once() -> None:
     sym, (a, b) = networks()
     once = float(states.inner(*({n: x for n, x in state.items() if n != "head.weight"} for state in (a, b))))
-    assert abs(Problem(sym, [Pair(a, b)]).objective(sym.identity()) - once) < 1e-4
+    assert abs(Objective(sym, [InnerProduct(a, b)]).value(sym.identity()) - once) < 1e-4

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from coset.alignment.driver import Progress
-from coset.alignment.sites import Kind, Site, places, same_pass, shown, sites, watch
+from coset.alignment.method import AlignmentTask, Cost
+from coset.alignment.sites import Site, SiteKind, places, same_pass, sites, units_on, watch
 from coset.assignment import solve
 from coset.core import state as states
+from coset.core.errors import CosetError, DataError
 from coset.core.functional import evaluation_mode
+from coset.core.progress import Event, Progress
 from coset.core.state import State
 from coset.data import Data, as_split
 from coset.symmetries.symmetry import Symmetry
@@ -21,6 +25,67 @@ from coset.symmetries.symmetry import Symmetry
 CONSTANT = 1e-12
 # How far, relative to the sum of its entries, a constraint may be missed by rounding.
 ROUNDING = 1e-12
+
+
+@dataclass(frozen=True)
+class Activations(Cost):
+    """Match units that are active together (tatro2020, Algorithm 1); needs a model and data.
+
+    Args:
+        kind: Whether activations are compared after ("post") or before ("pre") the activation function.
+        measure: "correlation", or "l2", minus the mean squared difference.
+        bounded: Match after the activation function, but move nothing further apart before it (tatro2020 Eq. 31).
+        batch_size: Examples that run through the model at once.
+
+    Example:
+        >>> match = coset.align(a, b, sym, coset.Activations("pre", "l2"), model, digits.train)
+        >>> match.objective > match.identity_objective
+        True
+    """
+
+    name: ClassVar[str] = "activations"
+
+    kind: Literal["post", "pre"] = "post"
+    measure: Literal["correlation", "l2"] = "correlation"
+    bounded: bool = False
+    batch_size: int = 500
+
+    def __post_init__(self) -> None:
+        for name, choices in (("kind", ("post", "pre")), ("measure", ("correlation", "l2"))):
+            if getattr(self, name) not in choices:
+                raise CosetError(
+                    f"The {name} of Activations is {getattr(self, name)!r}; choose {' or '.join(choices)}."
+                )
+
+    def scores(self, task: AlignmentTask) -> Mapping[str, Tensor]:
+        """set -> scores of A's units against B's.
+
+        Args:
+            task: Two solutions, with a model and data.
+        """
+        model, data = task.model, task.data
+        if model is None or data is None:
+            raise CosetError('The method "activations" runs the model on data: give model and data.')
+        a, b = task.means_for_model()
+
+        def statistics(kind: Literal["pre", "post"], measure: Literal["correlation", "l2"]) -> dict[str, Tensor]:
+            task.tell(f"comparing activations ({kind}, {measure})")
+            return cross_statistics(
+                a, b, task.sym, model, data, kind=kind, measure=measure, batch_size=self.batch_size, device=task.device
+            )
+
+        if not bool(as_split(data).inputs.isfinite().all()):
+            raise DataError("The inputs have NaN or infinite values, so activations cannot be compared.")
+        matrices = statistics(self.kind, self.measure)
+        if not self.bounded:
+            return matrices
+        before = statistics("pre", "l2")
+        for name, scores in matrices.items():
+            if scores.dim() == 2 and name in before:
+                # The constrained optimum as scores of its own: ones at its pairs.
+                p = constrained(scores, before[name])
+                matrices[name] = torch.zeros_like(scores).scatter_(1, p.to(scores.device).unsqueeze(1), 1.0)
+        return matrices
 
 
 def cross_statistics(
@@ -33,7 +98,7 @@ def cross_statistics(
     measure: Literal["correlation", "l2"] = "correlation",
     batch_size: int = 256,
     device: torch.device | str | None = None,
-    progress: Progress = lambda text: None,
+    progress: Progress | None = None,
 ) -> dict[str, Tensor]:
     """Scores of A's units against B's, larger for those more alike, over all examples and positions.
 
@@ -56,26 +121,28 @@ def cross_statistics(
         model = copy.deepcopy(model).to(home)
     a, b, split = states.to(a, home), states.to(b, home), as_split(data)
     inputs = split.inputs[:batch_size].to(home)
-    seen = _seen(sym, sites(sym, model, a, (inputs,)), kind)
+    statistics_at = _statistics_at(sym, sites(sym, model, a, (inputs,)), kind)
 
-    def take(number: int, _: Kind, x: Tensor) -> None:
-        for statistics in seen.get(number, ()):
-            statistics.take(x)
+    def see(number: int, _: SiteKind, x: Tensor) -> None:
+        for statistics in statistics_at.get(number, ()):
+            statistics.see(x)
 
     with evaluation_mode(model):
         expected: list[str] | None = None
         for k, (inputs, _) in enumerate(split.minibatches(batch_size, shuffle=False)):
             inputs = inputs.to(home)
             for state in (a, b):
-                ops = watch(model, state, (inputs,), None, take)
+                ops = watch(model, state, (inputs,), None, see)
                 expected = ops if expected is None else expected
                 same_pass(model, expected, ops)
-            progress(f"activations of {min(len(split), (k + 1) * batch_size)} of {len(split)} examples")
-    found: dict[str, list[Tensor]] = {}
-    for statistics in (s for row in seen.values() for s in row):
+            if progress is not None:
+                done = min(len(split), (k + 1) * batch_size)
+                progress(Event(done, len(split), "example", f"activations of {done} of {len(split)} examples"))
+    by_name: dict[str, list[Tensor]] = {}
+    for statistics in (s for row in statistics_at.values() for s in row):
         scores = statistics.correlation() if measure == "correlation" else statistics.l2()
-        found.setdefault(statistics.name, []).append(scores if sym.sets[statistics.name].over else scores[0, 0])
-    return {name: torch.stack(scores).mean(0).cpu() for name, scores in found.items()}
+        by_name.setdefault(statistics.name, []).append(scores if sym.sets[statistics.name].over else scores[0, 0])
+    return {name: torch.stack(scores).mean(0).cpu() for name, scores in by_name.items()}
 
 
 def constrained(post: Tensor, pre: Tensor) -> Tensor:
@@ -113,15 +180,15 @@ def _value(scores: Tensor, p: Tensor) -> float:
     return float(scores.gather(1, p[:, None]).sum())
 
 
-def _seen(sym: Symmetry, found: list[Site], kind: Kind) -> dict[int, list[_Statistics]]:
-    """What to count at each activation. Other ops are asked only about units that no activation function meets."""
-    active = {name for site in found if site.kind == kind for name in shown(sym, site.axis)}
-    seen: dict[int, list[_Statistics]] = {}
-    for site in found:
+def _statistics_at(sym: Symmetry, every: list[Site], kind: SiteKind) -> dict[int, list[_Statistics]]:
+    """What to count at each activation. Other ops count only for units that no activation function meets."""
+    active = {name for site in every if site.kind == kind for name in units_on(sym, site.axis)}
+    rows: dict[int, list[_Statistics]] = {}
+    for site in every:
         if site.kind in (kind, "other"):
-            wanted = shown(sym, site.axis) - (active if site.kind == "other" else set())
-            seen.setdefault(site.number, []).extend(_Statistics(sym, site, name) for name in sorted(wanted))
-    return seen
+            sets = units_on(sym, site.axis) - (active if site.kind == "other" else set())
+            rows.setdefault(site.number, []).extend(_Statistics(sym, site, name) for name in sorted(sets))
+    return rows
 
 
 class _Statistics:
@@ -141,7 +208,7 @@ class _Statistics:
         self.squares = torch.zeros(2, k, copies * size, dtype=torch.float64)
         self.waiting: Tensor | None = None
 
-    def take(self, x: Tensor) -> None:
+    def see(self, x: Tensor) -> None:
         """An activation of A, then that of B on the same batch, in turn."""
         units = x.movedim(self.site.dim, -1).flatten(0, -2)[:, self.places.flatten(1).to(x.device)].transpose(0, 1)
         if self.waiting is None:

@@ -1,136 +1,40 @@
-"""`align`, `align_many` and `merge`: from solutions and a symmetry to elements and averages."""
+"""`align` and `align_many`: from solutions and a symmetry to elements."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib import import_module
+from typing import overload
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from coset.alignment.activations import constrained, cross_statistics
-from coset.alignment.driver import Match, Progress, maximise
+from coset.alignment.driver import Match
 from coset.alignment.many import ManyMatch, joint, star
-from coset.alignment.objective import Pair, Problem
+from coset.alignment.method import AlignmentTask, AlignMethod, Cost, mean_of
+from coset.alignment.methods import METHODS as METHODS
 from coset.alignment.population import PopulationMatch, align_population
-from coset.alignment.rescaling import as_in, balance, nearest_factors, wide
-from coset.alignment.sinkhorn import Sinkhorn
+from coset.alignment.rescaling import match_with_factors
 from coset.core import state as states
+from coset.core.checkpoint import LazyState
 from coset.core.device import resolve
-from coset.core.errors import CosetError, DataError
-from coset.core.state import State, check, refuse_names
-from coset.data import Data, as_split
-from coset.solutions.gaussian import Gaussian
+from coset.core.errors import CosetError, StateError
+from coset.core.progress import Progress
+from coset.core.state import State, StateLike, check, is_finite, refuse_layout, refuse_names
+from coset.data import Data
 from coset.solutions.load import with_order
 from coset.solutions.solution import Solution
 from coset.symmetries.symmetry import Symmetry
 
-
-@dataclass(frozen=True)
-class Activations:
-    """Match units that are active together (tatro2020, Algorithm 1).
-
-    kind
-        activations before or after the nonlinearity
-    measure
-        correlation, or L2 distance
-    bounded
-        after the nonlinearity, but without moving apart before it: tatro2020 Eq. 31
-    """
-
-    kind: Literal["post", "pre"] = "post"
-    measure: Literal["correlation", "l2"] = "correlation"
-    bounded: bool = False
-    batch_size: int = 500
-
-    def __post_init__(self) -> None:
-        for name, choices in (("kind", ("post", "pre")), ("measure", ("correlation", "l2"))):
-            if getattr(self, name) not in choices:
-                raise CosetError(
-                    f"The {name} of Activations is {getattr(self, name)!r}; choose {' or '.join(choices)}."
-                )
-
-    def scores(
-        self, a: State, b: State, sym: Symmetry, model: nn.Module, data: Data, device: torch.device, progress: Progress
-    ) -> dict[str, Tensor]:
-        """set -> scores of A's units against B's, for `Problem.linear`."""
-
-        def statistics(kind: Literal["pre", "post"], measure: Literal["correlation", "l2"]) -> dict[str, Tensor]:
-            progress(f"comparing activations ({kind}, {measure})")
-            return cross_statistics(a, b, sym, model, data, kind, measure, batch_size=self.batch_size, device=device)
-
-        if not bool(as_split(data).inputs.isfinite().all()):
-            raise DataError("The inputs have NaN or infinite values, so activations cannot be compared.")
-        found = statistics(self.kind, self.measure)
-        if not self.bounded:
-            return found
-        before = statistics("pre", "l2")
-        for name, scores in found.items():
-            if scores.dim() == 2 and name in before:
-                # The constrained optimum as scores of its own: ones at its pairs.
-                p = constrained(scores, before[name])
-                found[name] = torch.zeros_like(scores).scatter_(1, p.to(scores.device).unsqueeze(1), 1.0)
-        return found
-
-
-def weights(a: Solution, b: Solution) -> list[Pair]:
-    return [Pair(a.mean, b.mean)]
-
-
-def wasserstein(a: Solution, b: Solution) -> list[Pair]:
-    p, q = _gaussians("wasserstein", a, b)
-    return [Pair(p.mean, q.mean), Pair(p.std, q.std)]
-
-
-def kl(a: Solution, b: Solution) -> list[Pair]:
-    """<m_a / s_a^2, g m_b> - <1 / (2 s_a^2), g (s_b^2 + m_b^2)>, over the tensors that are random."""
-    p, q = (wide(one) for one in _gaussians("kl", a, b))
-    assert isinstance(p, Gaussian) and isinstance(q, Gaussian)
-    random = [name for name in p.std if bool((p.std[name] > 0).any()) or bool((q.std[name] > 0).any())]
-    for name in random:
-        if not bool((p.std[name] > 0).all()):
-            raise CosetError(f"The KL divergence is infinite: the first solution has no deviation in '{name}'.")
-    precision = {name: p.std[name].pow(-2) for name in random}
-    return [
-        Pair({name: precision[name] * p.mean[name] for name in random}, {name: q.mean[name] for name in random}),
-        Pair(
-            {name: -0.5 * precision[name] for name in random},
-            {name: q.std[name].square() + q.mean[name].square() for name in random},
-        ),
-    ]
-
-
-COSTS: dict[str, Callable[[Solution, Solution], list[Pair]]] = {
-    "weights": weights,
-    "wasserstein": wasserstein,
-    "kl": kl,
-}
-
-
-def natural(a: Solution, b: Solution) -> str:
-    """The cost of `method="auto"`: Wasserstein for two Gaussians, weights otherwise."""
-    return "wasserstein" if isinstance(a, Gaussian) and isinstance(b, Gaussian) else "weights"
-
-
-def _gaussians(cost: str, a: Solution, b: Solution) -> tuple[Gaussian, Gaussian]:
-    if not (isinstance(a, Gaussian) and isinstance(b, Gaussian)):
-        raise CosetError(f'The method "{cost}" compares Gaussians, not {type(a).__name__} and {type(b).__name__}.')
-    return a, b
-
-
-Method = str | Activations | Sinkhorn
-METHODS = ("auto", *COSTS, "activations", "sinkhorn")
-# Objectives that are the same whichever of two solutions is moved, as the sum over pairs needs.
-JOINT = ("auto", "weights", "wasserstein")
+Method = str | AlignMethod
 
 
 def align(
-    a: Solution | State,
-    b: Solution | State,
+    a: StateLike,
+    b: StateLike,
     sym: Symmetry,
-    method: Method = "auto",
+    method: str | AlignMethod = "auto",
     model: nn.Module | None = None,
     data: Data | None = None,
     restarts: int = 1,
@@ -139,86 +43,212 @@ def align(
     greedy: bool = True,
     scale: bool = False,
     device: str | torch.device | None = None,
-    progress: Progress = lambda text: None,
+    progress: Progress | None = None,
 ) -> Match:
-    """The element that brings b as near to a as it can: ``sym.act(match.element, b)`` is the aligned b.
+    """The element that brings b as near to a as it can: `sym.act(match.element, b)` is the aligned b.
 
-    method
-        "weights", "wasserstein", "kl" (see `coset.alignment.align`), "activations" or "sinkhorn", or an `Activations`
-        or `Sinkhorn` with settings. "auto" is wasserstein for two Gaussians and weights otherwise. The last two need
-        ``model`` and ``data``.
-    restarts, greedy
-        where coordinate ascent starts: see `maximise`
-    scale
-        also match the positive factors of units, such as ReLU's (see `balance` and `nearest_factors`); the result is
-        never further from a than without, and its objective is <a, g b>
-    device
-        where to compute; by default where a lies
+    Maximises <a, g b>, or another objective, by coordinate ascent over the groups with exact assignments (Ainsworth et
+    al. 2023; rossi2023 Algorithm 1). By weights, checkpoints of `coset.open_state` are read one tensor at a time, so
+    that networks which do not fit in memory can be aligned; all other methods load them.
+
+    Args:
+        a: What b is brought to: a solution, a state, a module, or a checkpoint of `coset.open_state`.
+        b: What is moved, of the same names and shapes.
+        sym: The symmetry of their model.
+        method: "weights", "wasserstein" or "kl" (of two Gaussians), "activations" or "sinkhorn" (these need model and
+            data), or an `AlignMethod` with settings, such as `coset.Sinkhorn(steps=50)`. "auto" is wasserstein for two
+            Gaussians and weights otherwise.
+        model: The network, for methods that run it.
+        data: What they run it on.
+        restarts: Starts in all; those after the first begin at random elements, and the best end counts.
+        generator: Order of the groups, and random starts; by default of seed 0.
+        greedy: Match the groups one by one before the first start, those first of which most is known.
+        scale: Also match the positive factors of units, such as ReLU's. The result is never further from a than
+            without, and its objective is <a, g b>.
+        device: Where to compute; by default where a lies.
+        progress: Told of each `Event`: groups of the first match, sweeps, steps.
+
+    Returns:
+        The element, and what it gained.
+
+    Raises:
+        CosetError: If the two or the symmetry do not fit together, or the method lacks something.
+
+    Example:
+        >>> match = coset.align(a, b, sym)
+        >>> bool(coset.wasserstein(a, sym.act(match.element, b)) < coset.wasserstein(a, b))
+        True
     """
-    first, second = _matching(with_order(a), with_order(b), sym)
     if restarts < 1:
         raise CosetError(f"There are {restarts} starts to climb from; give at least 1.")
-    if scale:
-        return _scaled(first, second, sym, method, model, data, restarts, generator, greedy, device, progress)
-    where = resolve(device, first.mean)
-    if method == "sinkhorn" or isinstance(method, Sinkhorn):
-        settings = Sinkhorn() if isinstance(method, str) else method
-        if model is not None:
-            first, second = as_in(model, first), as_in(model, second)
-        return settings.run(first, second, sym, model, data, generator, where, progress)
-    problem = _problem(first, second, sym, method, model, data, where, progress)
-    return maximise(problem, restarts, generator, greedy, progress)
+    task = _task(_operand(a), _operand(b), sym, device)
+    task = replace(
+        task, model=model, data=data, restarts=restarts, generator=generator, greedy=greedy, progress=progress
+    )
+    chosen = as_method(method)
+    return match_with_factors(chosen, task) if scale else chosen.match(task)
 
 
+@overload
 def align_many(
-    solutions: Sequence[Solution | State] | State,
+    solutions: State,
     sym: Symmetry,
-    reference: Solution | State | int | None = None,
-    method: Method = "auto",
+    reference: StateLike | int | None = None,
+    method: str | AlignMethod = "auto",
     model: nn.Module | None = None,
     data: Data | None = None,
     generator: torch.Generator | None = None,
     *,
     device: str | torch.device | None = None,
-    progress: Progress = lambda text: None,
+    progress: Progress | None = None,
+) -> PopulationMatch: ...
+
+
+@overload
+def align_many(
+    solutions: Sequence[StateLike],
+    sym: Symmetry,
+    reference: StateLike | int | None = None,
+    method: str | AlignMethod = "auto",
+    model: nn.Module | None = None,
+    data: Data | None = None,
+    generator: torch.Generator | None = None,
+    *,
+    device: str | torch.device | None = None,
+    progress: Progress | None = None,
+) -> ManyMatch: ...
+
+
+def align_many(
+    solutions: Sequence[StateLike] | State,
+    sym: Symmetry,
+    reference: StateLike | int | None = None,
+    method: str | AlignMethod = "auto",
+    model: nn.Module | None = None,
+    data: Data | None = None,
+    generator: torch.Generator | None = None,
+    *,
+    device: str | torch.device | None = None,
+    progress: Progress | None = None,
 ) -> ManyMatch | PopulationMatch:
     """One element a solution, to a common frame, so that cycles close exactly.
 
-    With a reference (a solution, or the number of one) each is aligned to it. Without one, all are aligned jointly:
-    each to the barycenter of the others, until the sum over all pairs stops rising; the first stays where it is.
-    A population, a State with one leading dimension, is aligned to its reference (by default its first member) by
-    weights, in batches.
+    With a reference each is aligned to it. Without one, all are aligned jointly: each to the barycenter of the others,
+    until the sum over all pairs stops rising; the first stays where it is.
+
+    Args:
+        solutions: Solutions, states or modules; or a population, a state with one leading dimension, whose members
+            are aligned in batches.
+        sym: The symmetry of their model.
+        reference: One that all are aligned to, or the number of one of them; of a population the first, if not given.
+        method: As in `align`. Joint alignment needs an objective that is the same both ways, as of "weights" and
+            "wasserstein"; a population is aligned by weights.
+        model: The network, for methods that run it.
+        data: What they run it on.
+        generator: Order of the groups and of the solutions; by default of seed 0.
+        device: Where to compute; by default where the first lies.
+        progress: Told of each `Event`: solutions, and rounds over all of them.
+
+    Returns:
+        A `ManyMatch`; of a population a `PopulationMatch`.
+
+    Raises:
+        CosetError: If there are none, they do not fit together, or the method cannot do it.
+
+    Example:
+        >>> match = coset.align_many([a, b], sym, reference=0)
+        >>> len(match.elements), match.objective > match.identity_objective
+        (2, True)
     """
     if isinstance(solutions, Mapping):
-        if method not in ("auto", "weights"):
-            raise CosetError(f"A population is aligned by weights, not by {method!r}.")
-        if not solutions:
-            raise CosetError("There are no solutions to align.")
-        where, member = resolve(device, solutions), _member(solutions, reference)
-        check(member, like={name: x[0] for name, x in solutions.items()}, where="the reference")
-        return align_population(states.to(solutions, where), states.to(member, where), sym)
-    given = [with_order(one) for one in solutions]
-    if not given:
+        return _align_population(solutions, sym, reference, method, device)
+    if not len(solutions):
         raise CosetError("There are no solutions to align.")
-    for one in given[1:]:
-        _matching(given[0], one, sym)
-    where = resolve(device, given[0].mean)
-
-    def problem(p: Solution, q: Solution) -> Problem:
-        return _problem(p, q, sym, method, model, data, where, lambda text: None)
-
+    chosen = as_method(method)
     if reference is None:
-        if method not in JOINT:
+        every = [with_order(one) for one in solutions]
+        tasks = [_task(every[0], one, sym, device) for one in every]
+        if not (isinstance(chosen, Cost) and chosen.symmetric):
             raise CosetError(
-                f"Solutions are aligned jointly by {', '.join(JOINT)}; give a reference for other methods."
+                f"Solutions are aligned jointly by {', '.join(_joint_methods())}; give a reference for other methods."
             )
-        return joint(given, sym, problem, generator, progress)
-    target = given[_index(reference, len(given))] if isinstance(reference, int) else with_order(reference)
+        task = replace(tasks[0], model=model, data=data, generator=generator, progress=progress)
+        return joint(every, chosen, task)
+    operands = [_operand(one) for one in solutions]
+    target = operands[_index(reference, len(operands))] if isinstance(reference, int) else _operand(reference)
+    tasks = [_task(target, one, sym, device) for one in operands]
+    settings = replace(tasks[0], model=model, data=data, generator=generator)
+    return star([replace(settings, second=task.second) for task in tasks], chosen, progress)
 
-    def match(p: Solution, q: Solution) -> Match:
-        return align(p, q, sym, method, model, data, 1, generator, device=where)
 
-    return star(given, sym, target, match, progress)
+def as_method(method: str | AlignMethod) -> AlignMethod:
+    """The method of a name with its default settings, and one with settings as it is."""
+    if isinstance(method, AlignMethod):
+        return method
+    if not isinstance(method, str) or method not in METHODS:
+        raise CosetError(f"There is no method {method!r}; choose from {', '.join(METHODS)}.")
+    file, name = METHODS[method].place.split(":")
+    instance: AlignMethod = getattr(import_module(f"coset.alignment.{file}"), name)()
+    return instance
+
+
+def _joint_methods() -> list[str]:
+    methods = {name: as_method(name) for name in METHODS}
+    return [name for name, method in methods.items() if isinstance(method, Cost) and method.symmetric]
+
+
+def _operand(x: StateLike) -> Solution | LazyState:
+    """A solution whose units have an order; a checkpoint on disk stays there."""
+    return x if isinstance(x, LazyState) else with_order(x)
+
+
+def _task(
+    first: Solution | LazyState, second: Solution | LazyState, sym: Symmetry, device: str | torch.device | None
+) -> AlignmentTask:
+    """Two solutions to align; refused if they do not fit together, or not to the symmetry."""
+    a, b = mean_of(first), mean_of(second)
+    if isinstance(a, LazyState) or isinstance(b, LazyState):
+        _check_one_by_one(a, b, sym)
+    else:
+        check(b, like=a, where="the second solution")
+    refuse_names(sym.missing(a), [], _place(a, "the first solution"))
+    for name, axes in sym.axes.items():
+        expected = tuple(axis.size for axis in axes)
+        if name in a and (shape := _shape(a, name)) != expected:
+            raise CosetError(f"Tensor '{name}' has shape {shape}, the symmetry expects {expected}.")
+    return AlignmentTask(first, second, sym, device=resolve(device, {} if isinstance(a, LazyState) else a))
+
+
+def _check_one_by_one(a: State, b: State, sym: Symmetry) -> None:
+    """What `check` looks for, with no more than two tensors in memory; of tied names one is enough."""
+    first, second = _place(a, "the first solution"), _place(b, "the second solution")
+    owners = [{sym.tied.get(name, name) for name in state} for state in (a, b)]
+    missing = [name for name in a if sym.tied.get(name, name) not in owners[1]]
+    refuse_names(missing, [name for name in b if sym.tied.get(name, name) not in owners[0]], second)
+    for name in a:
+        x = a[name]
+        _refuse_infinite(name, x, first)
+        if name in b:
+            y = b[name]
+            refuse_layout(name, y, x, second)
+            _refuse_infinite(name, y, second)
+    for name in b:
+        if name not in a:
+            _refuse_infinite(name, b[name], second)
+
+
+def _refuse_infinite(name: str, x: torch.Tensor, where: str) -> None:
+    if not is_finite(x):
+        raise StateError(f"Tensor '{name}' in {where} has NaN or infinite values.")
+
+
+def _place(state: State, otherwise: str) -> str:
+    """What messages call a state: the file that it is read from, if it is."""
+    return str(state.path) if isinstance(state, LazyState) and state.path is not None else otherwise
+
+
+def _shape(state: State, name: str) -> tuple[int, ...]:
+    return tuple(state.shape(name) if isinstance(state, LazyState) else state[name].shape)
 
 
 def _index(number: int, n: int) -> int:
@@ -227,74 +257,27 @@ def _index(number: int, n: int) -> int:
     return number
 
 
-def _member(population: State, reference: Solution | State | int | None) -> State:
+def _align_population(
+    population: State,
+    sym: Symmetry,
+    reference: StateLike | int | None,
+    method: str | AlignMethod,
+    device: str | torch.device | None,
+) -> PopulationMatch:
+    name = method if isinstance(method, str) else method.name
+    if name not in ("auto", "weights"):
+        raise CosetError(f"A population is aligned by weights, not by {method!r}.")
+    if not population:
+        raise CosetError("There are no solutions to align.")
+    member = _member(population, reference)
+    check(member, like={name: x[0] for name, x in population.items()}, where="the reference")
+    where = resolve(device, population)
+    return align_population(states.to(population, where), states.to(member, where), sym)
+
+
+def _member(population: State, reference: StateLike | int | None) -> State:
     if reference is None or isinstance(reference, int):
         k = _index(reference or 0, len(next(iter(population.values()))))
         return {name: x[k] for name, x in population.items()}
     mean = with_order(reference).mean
     return {name: x.to(population[name].dtype) if name in population else x for name, x in mean.items()}
-
-
-def _matching(a: Solution, b: Solution, sym: Symmetry) -> tuple[Solution, Solution]:
-    """Refuse solutions that do not fit together, or not to the symmetry."""
-    check(b.mean, like=a.mean, where="the second solution")
-    refuse_names(sym.missing(a.mean), [], "the first solution")
-    for name, axes in sym.axes.items():
-        expected = tuple(axis.size for axis in axes)
-        if name in a.mean and tuple(a.mean[name].shape) != expected:
-            raise CosetError(f"Tensor '{name}' has shape {tuple(a.mean[name].shape)}, the symmetry expects {expected}.")
-    return a, b
-
-
-def _problem(
-    a: Solution,
-    b: Solution,
-    sym: Symmetry,
-    method: Method,
-    model: nn.Module | None,
-    data: Data | None,
-    device: torch.device,
-    progress: Progress,
-) -> Problem:
-    name = natural(a, b) if method == "auto" else method
-    if isinstance(name, str) and name in COSTS:
-        return Problem(sym, COSTS[name](a, b), device=device)
-    if name == "activations" or isinstance(name, Activations):
-        settings = Activations() if isinstance(name, str) else name
-        if model is None or data is None:
-            raise CosetError('The method "activations" runs the model on data: give model and data.')
-        first, second = as_in(model, a).mean, as_in(model, b).mean
-        return Problem(sym, [], settings.scores(first, second, sym, model, data, device, progress), device)
-    raise CosetError(f"There is no method {method!r}; choose from {', '.join(METHODS)}.")
-
-
-def _scaled(a: Solution, b: Solution, sym: Symmetry, *settings: Any) -> Match:
-    """Align as they are, and balanced; give each the nearest factors; the nearer one counts."""
-    method, model, data, restarts, generator, greedy, device, progress = settings
-    a, b = wide(a), wide(b)
-
-    def match(p: Solution, q: Solution) -> Match:
-        return align(
-            p, q, sym, method, model, data, restarts, generator, greedy=greedy, device=device, progress=progress
-        )
-
-    to_a, to_b = balance(a.mean, sym), balance(b.mean, sym)
-    plain, balanced = match(a, b), match(sym.act(to_a, a), sym.act(to_b, b))
-    found: list[tuple[float, Match]] = []
-    for one, element in ((plain, plain.element), (balanced, to_a.inverse() @ balanced.element @ to_b)):
-        moved = sym.act(element, b)
-        element = nearest_factors(a.mean, moved.mean, sym) @ element
-        found.append((_distance(a.mean, sym.act(element, b).mean, sym), dataclasses.replace(one, element=element)))
-    best = min(found, key=lambda pair: pair[0])[1]
-    inner = Problem(sym, COSTS["weights"](a, b))
-    return dataclasses.replace(
-        best,
-        objective=inner.objective(best.element),
-        identity_objective=inner.objective(sym.identity()),
-        seconds=plain.seconds + balanced.seconds,
-    )
-
-
-def _distance(a: State, b: State, sym: Symmetry) -> float:
-    trained = [name for name, x in a.items() if x.is_floating_point() and name not in sym.buffers]
-    return sum(float((a[name] - b[name].to(a[name])).square().sum(dtype=torch.float64)) for name in trained)

@@ -3,35 +3,43 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from coset.alignment.driver import Match, Progress, maximise
-from coset.alignment.objective import Problem
-from coset.alignment.rescaling import wide
+from coset.alignment.driver import Match, maximise, moving_groups
+from coset.alignment.method import AlignmentTask, AlignMethod, Cost
+from coset.alignment.precision import wide
 from coset.core.errors import CosetError
+from coset.core.progress import Event, Progress
+from coset.core.show import Shown, Table
 from coset.core.state import State, is_coordinate
 from coset.solutions.dirac import Dirac
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.solution import Solution
 from coset.symmetries.group import Element
-from coset.symmetries.symmetry import Symmetry
 
 LARGEST_ROUNDS = 50
 SETTLED = 1e-9
 
 
-@dataclass(frozen=True)
-class ManyMatch:
-    """One element a solution, to a common frame.
+@dataclass(frozen=True, repr=False)
+class ManyMatch(Shown):
+    """One element a solution, to a common frame, as `coset.align_many` returns it.
 
-    objective
-        star: the sum of all matches to the reference; joint: the sum over all pairs of solutions
-    history
-        the objective after each round over all solutions, rising
+    Args:
+        elements: `sym.act(elements[i], solutions[i])` is the aligned solution i.
+        objective: With a reference the sum of all matches to it; without, the sum over all pairs of solutions.
+        identity_objective: The same, without moving anything.
+        seconds: The time it took.
+        history: The objective after each round over all solutions, rising; empty with a reference.
+
+    Example:
+        >>> match = coset.align_many([a, b], sym)
+        >>> match.objective >= match.identity_objective
+        True
     """
 
     elements: tuple[Element, ...]
@@ -41,60 +49,69 @@ class ManyMatch:
     history: tuple[float, ...] = ()
 
     def between(self, i: int, j: int) -> Element:
-        """The element that takes solution i to solution j; going round any cycle is the identity."""
+        """The element that takes solution i to solution j; going round any cycle is the identity.
+
+        Args:
+            i: The number of a solution.
+            j: The number of another.
+        """
         return self.elements[j].inverse() @ self.elements[i]
 
+    def _shown(self) -> Table:
+        rows: list[tuple[object, ...]] = [
+            ("objective before", self.identity_objective),
+            ("objective after", self.objective),
+            ("seconds", round(self.seconds, 3)),
+            *((f"solution {k}", f"{moving_groups(g)} groups move") for k, g in enumerate(self.elements)),
+        ]
+        return Table(f"Match of {len(self.elements)} solutions", rows)
 
-def star(
-    solutions: Sequence[Solution],
-    sym: Symmetry,
-    reference: Solution,
-    match: Callable[[Solution, Solution], Match],
-    progress: Progress,
-) -> ManyMatch:
-    """Align each solution to the reference."""
+
+def star(tasks: Sequence[AlignmentTask], method: AlignMethod, progress: Progress | None) -> ManyMatch:
+    """Align each solution to the reference, the first of each task."""
     start = time.perf_counter()
-    found: list[Match] = []
-    for number, solution in enumerate(solutions):
-        progress(f"aligning {number + 1} of {len(solutions)}")
-        found.append(match(reference, solution))
+    matches: list[Match] = []
+    for number, task in enumerate(tasks):
+        if progress is not None:
+            progress(Event(number, len(tasks), "network", f"aligning {number + 1} of {len(tasks)}"))
+        matches.append(method.match(task))
     return ManyMatch(
-        tuple(one.element for one in found),
-        sum(one.objective for one in found),
-        sum(one.identity_objective for one in found),
+        tuple(match.element for match in matches),
+        sum(match.objective for match in matches),
+        sum(match.identity_objective for match in matches),
         time.perf_counter() - start,
     )
 
 
-def joint(
-    solutions: Sequence[Solution],
-    sym: Symmetry,
-    problem: Callable[[Solution, Solution], Problem],
-    generator: torch.Generator | None,
-    progress: Progress,
-) -> ManyMatch:
+def joint(solutions: Sequence[Solution], cost: Cost, task: AlignmentTask) -> ManyMatch:
     """Align each solution to the barycenter of the others, in turn, until the sum over pairs stops rising.
 
     sum_{i<j} <g_i s_i, g_j s_j> is linear in each g_i, with the gradient sum_{j != i} g_j s_j: exact coordinate
     ascent. The first is left where it is, so that the frame does not wander.
     """
     start = time.perf_counter()
-    generator = generator if generator is not None else torch.Generator().manual_seed(0)
-    moved = [wide(one) for one in solutions]
+    sym = task.sym
+    generator = task.generator if task.generator is not None else torch.Generator().manual_seed(0)
+    images = [wide(one) for one in solutions]
     elements = [sym.identity()] * len(solutions)
-    at_identity = _pairwise(moved, problem, sym)
-    for i in range(1, len(moved)):
-        progress(f"first match of {i + 1} of {len(moved)}")
-        found = maximise(problem(barycenter(moved[:i]), moved[i]), 1, generator)
-        elements[i], moved[i] = found.element, sym.act(found.element, moved[i])
-    history = [_pairwise(moved, problem, sym)]
+    at_identity = _pairwise(images, cost, task)
+
+    def match(to: Solution, i: int, greedy: bool) -> Element:
+        objective = cost.objective(replace(task, first=to, second=images[i]))
+        return maximise(objective, 1, generator, greedy).element
+
+    for i in range(1, len(images)):
+        task.tell(f"first match of {i + 1} of {len(images)}", i, len(images), "network")
+        elements[i] = match(barycenter(images[:i]), i, greedy=True)
+        images[i] = sym.act(elements[i], images[i])
+    history = [_pairwise(images, cost, task)]
     while len(history) < LARGEST_ROUNDS:
-        for i in _order(len(moved), generator):
-            others = barycenter([solution for j, solution in enumerate(moved) if j != i])
-            found = maximise(problem(others, moved[i]), 1, generator, greedy=False)
-            elements[i], moved[i] = found.element @ elements[i], sym.act(found.element, moved[i])
-        history.append(_pairwise(moved, problem, sym))
-        progress(f"round {len(history) - 1}: objective {history[-1]:.6g}")
+        for i in _order(len(images), generator):
+            element = match(barycenter([one for j, one in enumerate(images) if j != i]), i, greedy=False)
+            elements[i], images[i] = element @ elements[i], sym.act(element, images[i])
+        history.append(_pairwise(images, cost, task))
+        rounds = len(history) - 1
+        task.tell(f"round {rounds}: objective {history[-1]:.6g}", rounds, None, "sweep")
         if history[-1] - history[-2] <= SETTLED * abs(history[-1]):
             break
     return ManyMatch(tuple(elements), history[-1], at_identity, time.perf_counter() - start, tuple(history))
@@ -105,12 +122,14 @@ def _order(n: int, generator: torch.Generator) -> list[int]:
     return order
 
 
-def _pairwise(moved: Sequence[Solution], problem: Callable[[Solution, Solution], Problem], sym: Symmetry) -> float:
+def _pairwise(images: Sequence[Solution], cost: Cost, task: AlignmentTask) -> float:
     """sum over pairs i < j, from n^2 |mean|^2 = sum_i |s_i|^2 + 2 sum_{i<j}."""
-    n, identity = len(moved), sym.identity()
-    whole = barycenter(moved)
-    together = n * n * problem(whole, whole).objective(identity)
-    return 0.5 * (together - sum(problem(one, one).objective(identity) for one in moved))
+    n, identity = len(images), task.sym.identity()
+
+    def square(one: Solution) -> float:
+        return cost.objective(replace(task, first=one, second=one)).value(identity)
+
+    return 0.5 * (n * n * square(barycenter(images)) - sum(square(one) for one in images))
 
 
 def barycenter(solutions: Sequence[Solution], weights: Sequence[float] | None = None) -> Solution:
@@ -121,7 +140,7 @@ def barycenter(solutions: Sequence[Solution], weights: Sequence[float] | None = 
     noise = _mean_noise(solutions, weights)
     if all(isinstance(one, Gaussian) for one in solutions):
         gaussians = [one for one in solutions if isinstance(one, Gaussian)]
-        mean, std = (_mean([getattr(one, part) for one in gaussians], weights) for part in ("mean", "std"))
+        mean, std = _mean([one.mean for one in gaussians], weights), _mean([one.std for one in gaussians], weights)
         return Gaussian(mean, std, noise)
     if not all(isinstance(one, Dirac) for one in solutions):
         kinds = ", ".join(sorted({type(one).__name__ for one in solutions}))
@@ -131,12 +150,12 @@ def barycenter(solutions: Sequence[Solution], weights: Sequence[float] | None = 
 
 def _mean_noise(solutions: Sequence[Solution], weights: Sequence[float] | None) -> float | None:
     w = [1.0] * len(solutions) if weights is None else list(weights)
-    known = [(weight, one.noise) for weight, one in zip(w, solutions, strict=True) if one.noise is not None]
-    if not known:
+    noises = [(weight, one.noise) for weight, one in zip(w, solutions, strict=True) if one.noise is not None]
+    if not noises:
         return None
-    if len(known) < len(solutions):
+    if len(noises) < len(solutions):
         raise CosetError("Some of these solutions have noise and some have none: give it to all or to none.")
-    return sum(weight * noise for weight, noise in known) / sum(w)
+    return sum(weight * noise for weight, noise in noises) / sum(w)
 
 
 def _mean(states: Sequence[State], weights: Sequence[float] | None) -> dict[str, Tensor]:

@@ -57,19 +57,19 @@ def _pieces(a: Tensor, b: Tensor, rest: Sequence[int]) -> Iterator[tuple[Tensor,
 
 
 @dataclass(frozen=True)
-class Pair:
-    """The term <a, g b> of the objective; either may be read lazily, tensor by tensor."""
+class InnerProduct:
+    """The term <a, g b> of an objective; either state may be read lazily, tensor by tensor."""
 
     a: State
     b: State
 
 
 @dataclass(frozen=True)
-class Problem:
-    """Find g that maximises sum_k <a_k, g b_k> + sum_u <linear_u, P_u>.
+class Objective:
+    """What alignment maximises over g: F(g) = sum_k <a_k, g b_k> + sum_u <linear_u, P_u>.
 
-    pairs
-        states of equal names; their floating tensors that the symmetry moves count, buffers do not
+    products
+        of states of equal names; their floating tensors that the symmetry moves count, buffers do not
     linear
         set -> [n, n] scores of A's unit i against B's unit j; [copies, copies, n, n] for sets over others, A's copy
         first
@@ -78,52 +78,66 @@ class Problem:
     """
 
     sym: Symmetry
-    pairs: Sequence[Pair]
+    products: Sequence[InnerProduct]
     linear: Mapping[str, Tensor] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def tensors(self, units: set[str]) -> list[str]:
         """The tensors that some of these sets index."""
-        return [name for name in self._counted() if any(label.units in units for label in self._labels(name))]
+        return [name for name in self._names() if any(label.units in units for label in self._labels(name))]
 
-    def _counted(self) -> list[str]:
-        names = self.pairs[0].a.keys() if self.pairs else ()
-        counted: dict[str, str] = {}  # of tied names the first that is there
+    def _names(self) -> list[str]:
+        """The tensors that count: of tied names the first that is there."""
+        names = self.products[0].a.keys() if self.products else ()
+        once: dict[str, str] = {}
         for name in names:
             if name in self.sym.axes and name not in self.sym.buffers:
-                counted.setdefault(self.sym.tied.get(name, name), name)
-        return list(counted.values())
+                once.setdefault(self.sym.tied.get(name, name), name)
+        return list(once.values())
 
     def _labels(self, name: str) -> list[Label]:
         return [label for row in labels(self.sym.axes[name]) for label in row]
 
     def terms(self, name: str) -> list[tuple[Tensor, Tensor]]:
-        """(a, b) of each pair, B not moved; none for a tensor of integers, two for the parts of a complex one."""
-        found = [(pair.a[name].to(self.device), pair.b[name].to(self.device)) for pair in self.pairs]
-        real = [(a, b) for a, b in found if is_coordinate(a) and not a.is_complex()]
-        parts = [pair for a, b in found if a.is_complex() for pair in ((a.real, b.real), (a.imag, b.imag))]
+        """(a, b) of each product, B not moved; none for a tensor of integers, two for the parts of a complex one."""
+        real: list[tuple[Tensor, Tensor]] = []
+        parts: list[tuple[Tensor, Tensor]] = []
+        for product in self.products:
+            a, b = (read(state, name, self.sym).to(self.device) for state in (product.a, product.b))
+            if a.is_complex():
+                parts += [(a.real, b.real), (a.imag, b.imag)]
+            elif is_coordinate(a):
+                real.append((a, b))
         return real + parts
 
     def blocks(self, name: str, element: Element) -> list[tuple[Block, Block]]:
         """The blocks of A and of the moved B."""
         axes = self.sym.axes[name]
-        found: list[tuple[Block, Block]] = []
+        pairs: list[tuple[Block, Block]] = []
         for a, b in self.terms(name):
-            moved = self.sym.act(element, {name: b})[name]
-            found += zip(blocks(a, axes), blocks(moved, axes), strict=True)
-        return found
+            image = self.sym.act(element, {name: b})[name]
+            pairs += zip(blocks(a, axes), blocks(image, axes), strict=True)
+        return pairs
 
-    def objective(self, element: Element, units: set[str] | None = None) -> float:
-        """The value at g, or the part of it that depends on the permutations of some sets."""
+    def value(self, element: Element, units: set[str] | None = None) -> float:
+        """F(g), or the part of it that depends on the permutations of some sets."""
         total = 0.0
         still = not element.permutations and not element.scales
-        for name in self._counted() if units is None else self.tensors(units):
+        for name in self._names() if units is None else self.tensors(units):
             for a, b in self.terms(name):
                 total += inner(a, b if still else self.sym.act(element, {name: b})[name])
         for name, scores in self.linear.items():
             if units is None or name in units or units & set(self.sym.sets[name].over):
                 total += float(moved_scores(element, name, scores).diagonal(dim1=-2, dim2=-1).double().sum())
         return total
+
+
+def read(state: State, name: str, sym: Symmetry) -> Tensor:
+    """A tensor of the state by its name, or by another name that is tied to it: files often store just one."""
+    if name in state:
+        return state[name]
+    owner = sym.tied.get(name, name)
+    return state[next(twin for twin in state if sym.tied.get(twin, twin) == owner)]
 
 
 def moved_scores(element: Element, name: str, scores: Tensor) -> Tensor:

@@ -37,11 +37,11 @@ def matrix_of(element: Element, name: str) -> Tensor:
 
 def rounded(sym: Symmetry, matrices: Mapping[str, Tensor]) -> Element:
     """The permutations with the largest entries, in sum: of doubly stochastic matrices the nearest ones."""
-    solved = {
+    permutations = {
         name: (solve_many(x.detach()) if x.dim() == 3 else solve(x.detach())).permutation.cpu()
         for name, x in matrices.items()
     }
-    return sym.element(solved)
+    return sym.element(permutations)
 
 
 def _image(sym: Symmetry, matrices: Mapping[str, Tensor], name: str, tensor: Tensor) -> Tensor:
@@ -58,11 +58,11 @@ def _mixed(sym: Symmetry, matrices: Mapping[str, Tensor], block: Block) -> Tenso
     Bases come first: then a position along a base is that of the result, and so is the copy.
     """
     values = block.values
-    known = {d: sym.sets[label.units] for d, label in enumerate(block.labels) if label.units in matrices}
+    mixed = {d: sym.sets[label.units] for d, label in enumerate(block.labels) if label.units in matrices}
     dims, new = list(range(values.dim())), values.dim()
-    for d in sorted(known, key=lambda d: len(known[d].over)):
-        bases = block.bases(d, known[d])
-        n = known[d].size
-        matrix = matrices[known[d].name].to(values).reshape(*[values.shape[base] for base in bases], n, n)
+    for d in sorted(mixed, key=lambda d: len(mixed[d].over)):
+        bases = block.bases(d, mixed[d])
+        n = mixed[d].size
+        matrix = matrices[mixed[d].name].to(values).reshape(*[values.shape[base] for base in bases], n, n)
         values = torch.einsum(matrix, [*bases, new, d], values, dims, [new if e == d else e for e in dims])
     return values

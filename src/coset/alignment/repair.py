@@ -22,7 +22,7 @@ from coset.data import Data, as_split
 from coset.symmetries.group import names
 from coset.symmetries.symmetry import Symmetry
 
-Layer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+AffineLayer = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 # A unit with less deviation than this much of its mean, or of its target, is constant: there is nothing to stretch.
 CONSTANT = 1e-6
 
@@ -89,8 +89,7 @@ def repair(
     def measure(point: State, targets: State | None = None) -> dict[str, Tensor]:
         return _measure(net, states.to(point, home), layers, _batches(split, batch_size, home), targets)
 
-    measured = [measure(end) for end in ends]
-    targets = states.mean(states.stack(measured), weights)
+    targets = states.mean(states.stack(measure(end) for end in ends), weights)
     repaired = {name: x.clone() for name, x in state.items()}
     for name, merged in measure(state, targets).items():
         weight, bias = state[f"{name}.weight"], state[f"{name}.bias"]
@@ -120,7 +119,7 @@ def running_norms(model: nn.Module) -> dict[str, _NormBase]:
     return {name: norm for name, norm in norms.items() if norm.running_mean is not None}
 
 
-def _hidden(model: nn.Module, sym: Symmetry) -> dict[str, Layer]:
+def _hidden(model: nn.Module, sym: Symmetry) -> dict[str, AffineLayer]:
     """The layers whose output units can move and whose weight and bias are theirs alone."""
     users = Counter(tied_names(model).values())
 
@@ -129,13 +128,13 @@ def _hidden(model: nn.Module, sym: Symmetry) -> dict[str, Layer]:
         alone = users[f"{name}.weight"] == users[f"{name}.bias"] == 1
         return alone and any(sym.sets[one].movable for one in units)
 
-    return {name: module for name, module in model.named_modules() if isinstance(module, Layer) and own(name)}
+    return {name: module for name, module in model.named_modules() if isinstance(module, AffineLayer) and own(name)}
 
 
 def _measure(
     net: nn.Module,
     state: State,
-    layers: Mapping[str, Layer],
+    layers: Mapping[str, AffineLayer],
     batches: Iterator[Tensor],
     targets: State | None = None,
 ) -> dict[str, Tensor]:
@@ -151,7 +150,7 @@ def _measure(
         column = [-1, *[1] * (-1 - dim)]
         return output * scale.to(output.dtype).reshape(column) + shift.to(output.dtype).reshape(column)
 
-    def listen(name: str, module: Layer) -> RemovableHandle:
+    def listen(name: str, module: AffineLayer) -> RemovableHandle:
         # The units of a linear layer come last, the channels of a convolution before its positions.
         dim = 1 - module.weight.dim()
         return module.register_forward_hook(lambda _, __, output: hook(name, dim, output))
@@ -162,13 +161,13 @@ def _measure(
             states.call(net, state, inputs)
     for handle in handles:
         handle.remove()
-    averages = {name: torch.stack(found).mean(0) for name, found in moments.items()}
+    averages = {name: torch.stack(rows).mean(0) for name, rows in moments.items()}
     return {name: torch.stack([mean, variance.sqrt()]) for name, (mean, variance) in averages.items()}
 
 
 def _correction(merged: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """(scale, shift), each (units,), that give outputs of one mean and deviation another."""
-    (mean, deviation), (wanted, stretch) = merged, target
-    alive = deviation > CONSTANT * torch.maximum(mean.abs(), stretch)
-    scale = torch.where(alive, stretch / deviation.where(alive, 1.0), 1.0)
-    return scale, wanted - scale * mean
+    (mean, deviation), (target_mean, target_deviation) = merged, target
+    alive = deviation > CONSTANT * torch.maximum(mean.abs(), target_deviation)
+    scale = torch.where(alive, target_deviation / deviation.where(alive, 1.0), 1.0)
+    return scale, target_mean - scale * mean

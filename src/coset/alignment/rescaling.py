@@ -1,36 +1,50 @@
-"""The positive factors of B's units that bring it nearest to A, once its units are in A's order."""
+"""Alignment of positive factors too: balanced networks, and the factors of B's units that bring it nearest to A."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from coset.alignment.driver import Match
+from coset.alignment.method import AlignmentTask, AlignMethod
+from coset.alignment.objective import InnerProduct, Objective
+from coset.alignment.precision import wide
 from coset.core.state import State
-from coset.solutions.dirac import Dirac
-from coset.solutions.gaussian import Gaussian
-from coset.solutions.solution import Solution
 from coset.symmetries.group import Block, Element, ScaledAxis, Scaling, blocks, layout
 from coset.symmetries.symmetry import Symmetry
 
 
-def as_in(model: nn.Module, solution: Solution) -> Dirac:
-    """The mean of a solution in the precision in which the model takes it."""
-    own = {name: x.dtype for name, x in model.state_dict().items()}
-    return Dirac({name: x.to(own[name]) if name in own else x for name, x in solution.mean.items()}, solution.noise)
+def match_with_factors(method: AlignMethod, task: AlignmentTask) -> Match:
+    """Align as they are, and balanced; give each the nearest factors; the nearer one counts.
+
+    The objective is <a, g b>, whatever the method.
+    """
+    a, b, sym = wide(task.a), wide(task.b), task.sym
+    to_a, to_b = balance(a.mean, sym), balance(b.mean, sym)
+    plain = method.match(dataclasses.replace(task, first=a, second=b))
+    balanced = method.match(dataclasses.replace(task, first=sym.act(to_a, a), second=sym.act(to_b, b)))
+    candidates: list[tuple[float, Match]] = []
+    for match, element in ((plain, plain.element), (balanced, to_a.inverse() @ balanced.element @ to_b)):
+        element = nearest_factors(a.mean, sym.act(element, b).mean, sym) @ element
+        distance = _distance(a.mean, sym.act(element, b).mean, sym)
+        candidates.append((distance, dataclasses.replace(match, element=element)))
+    _, best = min(candidates, key=lambda candidate: candidate[0])
+    inner = Objective(sym, [InnerProduct(a.mean, b.mean)])
+    return dataclasses.replace(
+        best,
+        objective=inner.value(best.element),
+        identity_objective=inner.value(sym.identity()),
+        seconds=plain.seconds + balanced.seconds,
+    )
 
 
-def wide(solution: Solution) -> Solution:
-    """Floating tensors of 16 bits in 32, so that sums and factors neither round nor overflow."""
-
-    def widened(state: State) -> dict[str, Tensor]:
-        return {name: x.float() if x.is_floating_point() and x.element_size() < 4 else x for name, x in state.items()}
-
-    if isinstance(solution, Gaussian):
-        return Gaussian(widened(solution.mean), widened(solution.std), solution.noise)
-    return Dirac(widened(solution.mean), solution.noise) if isinstance(solution, Dirac) else solution
+def _distance(a: State, b: State, sym: Symmetry) -> float:
+    parameters = [name for name, x in a.items() if x.is_floating_point() and name not in sym.buffers]
+    return sum(float((a[name] - b[name].to(a[name])).square().sum(dtype=torch.float64)) for name in parameters)
 
 
 BALANCE_ROUNDS = 50
@@ -38,7 +52,7 @@ BALANCED = 1e-5  # of the logarithm of a factor
 
 
 @dataclass(frozen=True)
-class Part:
+class ScaledPart:
     """What one scaling multiplies by c^power: parts of a tensor, each with the dimensions that index c."""
 
     views: list[tuple[Tensor, list[int]]]
@@ -48,23 +62,23 @@ class Part:
         """(*copies, n): the squared norm of each unit's part."""
         return self.products(self)
 
-    def products(self, other: Part) -> Tensor:
+    def products(self, other: ScaledPart) -> Tensor:
         """(*copies, n): the inner product of each unit's part with that of the same part of another state."""
         total: Tensor | None = None
-        for (values, kept), (others, _) in zip(self.views, other.views, strict=True):
-            rest = [d for d in range(values.dim()) if d not in kept]
-            found = (values * others).sum(rest) if rest else values * others
-            found = found.permute([sorted(kept).index(d) for d in kept])
-            total = found if total is None else total + found
+        for (values, index), (others, _) in zip(self.views, other.views, strict=True):
+            rest = [d for d in range(values.dim()) if d not in index]
+            sums = (values * others).sum(rest) if rest else values * others
+            sums = sums.permute([sorted(index).index(d) for d in index])
+            total = sums if total is None else total + sums
         assert total is not None
         return total
 
     def multiply(self, factor: Tensor) -> None:
-        for values, kept in self.views:
+        for values, index in self.views:
             shape = [1] * values.dim()
-            for d in kept:
+            for d in index:
                 shape[d] = values.shape[d]
-            order = sorted(range(len(kept)), key=lambda k: kept[k])
+            order = sorted(range(len(index)), key=lambda k: index[k])
             values.mul_((factor**self.power).permute(order).reshape(shape))
 
 
@@ -96,7 +110,7 @@ def as_element(logs: Mapping[str, Tensor], sym: Symmetry) -> Element:
     return sym.element(scales={name: (x.flatten(0, -2) if over[name] else x).exp() for name, x in logs.items()})
 
 
-def scaled_parts(state: State, sym: Symmetry) -> dict[str, list[Part]]:
+def scaled_parts(state: State, sym: Symmetry) -> dict[str, list[ScaledPart]]:
     """What each exact positive scaling of units multiplies, as views into one float64 copy of the state.
 
     Offsets are added: a scaling takes t + offset to c (t + offset).
@@ -104,10 +118,10 @@ def scaled_parts(state: State, sym: Symmetry) -> dict[str, list[Part]]:
     scalings = [s for s in sym.scalings if s.exact and s.kind == "scaling" and s.units]
     offsets = {member.tensor: member.offset for scaling in scalings for member in scaling.members}
     work = {name: state[name].double() + offset for name, offset in offsets.items()}
-    return {scaling.name: [part(work, sym, scaling, m) for m in scaling.members] for scaling in scalings}
+    return {scaling.name: [scaled_part(work, sym, scaling, m) for m in scaling.members] for scaling in scalings}
 
 
-def _log_factor(members: list[Part]) -> Tensor:
+def _log_factor(members: list[ScaledPart]) -> Tensor:
     """log c = -sum_m power_m log norm_m / sum_m power_m^2, over the members in which the unit is not dead."""
     total, weight = torch.zeros(()), torch.zeros(())
     for member in members:
@@ -118,7 +132,7 @@ def _log_factor(members: list[Part]) -> Tensor:
     return -total / weight.clamp(min=1e-12)
 
 
-def part(work: State, sym: Symmetry, scaling: Scaling, member: ScaledAxis) -> Part:
+def scaled_part(work: State, sym: Symmetry, scaling: Scaling, member: ScaledAxis) -> ScaledPart:
     """The blocks of a tensor that hold this occurrence of the units, as views into `work`."""
     axes, axis = sym.axes[member.tensor], member.axis
     assert axis is not None
@@ -127,7 +141,7 @@ def part(work: State, sym: Symmetry, scaling: Scaling, member: ScaledAxis) -> Pa
     mask = inside.expand([axis.size for axis in axes])
     pairs = zip(blocks(work[member.tensor], axes), blocks(mask, axes), strict=True)
     views = [_view(block, axis, sym, scaling) for block, reached in pairs if bool(reached.values.all())]
-    return Part([view for view in views if view is not None], member.power)
+    return ScaledPart([view for view in views if view is not None], member.power)
 
 
 def _view(block: Block, axis: int, sym: Symmetry, scaling: Scaling) -> tuple[Tensor, list[int]] | None:
@@ -138,7 +152,7 @@ def _view(block: Block, axis: int, sym: Symmetry, scaling: Scaling) -> tuple[Ten
 RESCALE_ROUNDS = 20
 RESCALED = 1e-4  # of the logarithm of a factor
 # Logarithms of factors tried at once; zero is among them, so that no step leads away.
-TRIED = torch.linspace(-1.5, 1.5, 61, dtype=torch.float64)
+TRIALS = torch.linspace(-1.5, 1.5, 61, dtype=torch.float64)
 NEWTON_STEPS = 4
 
 
@@ -149,13 +163,13 @@ def nearest_factors(a: State, b: State, sym: Symmetry) -> Element:
     X = <a_m, b_m> and B = |b_m|^2: a function of one number, which never rises here.
     """
     theirs, ours = scaled_parts(b, sym), scaled_parts(a, sym)
-    trained = {s.name: [m.tensor not in sym.buffers for m in s.members] for s in sym.scalings}
+    is_parameter = {s.name: [m.tensor not in sym.buffers for m in s.members] for s in sym.scalings}
     logs: dict[str, Tensor] = {}
     for _ in range(RESCALE_ROUNDS if theirs else 0):
         largest = 0.0
         for name, members in theirs.items():
             pairs = [
-                p for p, counts in zip(zip(ours[name], members, strict=True), trained[name], strict=True) if counts
+                p for p, counts in zip(zip(ours[name], members, strict=True), is_parameter[name], strict=True) if counts
             ]
             if not pairs:
                 continue
@@ -169,7 +183,7 @@ def nearest_factors(a: State, b: State, sym: Symmetry) -> Element:
     return as_element(logs, sym)
 
 
-def _best_step(pairs: list[tuple[Part, Part]]) -> Tensor:
+def _best_step(pairs: list[tuple[ScaledPart, ScaledPart]]) -> Tensor:
     """(*copies, n): log c of least distance: the best of a row of trials, refined where that helps."""
     terms = [(theirs.power, ours.products(theirs), theirs.squares()) for ours, theirs in pairs]
 
@@ -177,8 +191,8 @@ def _best_step(pairs: list[tuple[Part, Part]]) -> Tensor:
         return torch.stack([(2 * p * t).exp() * b - 2 * (p * t).exp() * x for p, x, b in terms]).sum(0)
 
     shape = terms[0][1].shape
-    tried = TRIED.to(terms[0][1].device).reshape(-1, *[1] * len(shape)).expand(-1, *shape)
-    best = tried.gather(0, distance(tried).argmin(0, keepdim=True))[0]
+    row = TRIALS.to(terms[0][1].device).reshape(-1, *[1] * len(shape)).expand(-1, *shape)
+    best = row.gather(0, distance(row).argmin(0, keepdim=True))[0]
     for _ in range(NEWTON_STEPS):
         slopes = [2 * p * ((2 * p * best).exp() * b - (p * best).exp() * x) for p, x, b in terms]
         bends = [2 * p**2 * (2 * (2 * p * best).exp() * b - (p * best).exp() * x) for p, x, b in terms]

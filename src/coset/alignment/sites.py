@@ -23,8 +23,8 @@ from coset.core.state import State
 from coset.symmetries.group import Axis, Element, Fixed, Units, blocks, names
 from coset.symmetries.symmetry import Action, Symmetry
 
-Kind = Literal["pre", "post", "other"]
-See = Callable[[int, Kind, Tensor], None]
+SiteKind = Literal["pre", "post", "other"]
+See = Callable[[int, SiteKind, Tensor], None]
 
 # Of one tensor, or of one and a threshold. Others, such as a square inside a norm, are no activation functions.
 ACTIVATIONS = (
@@ -56,7 +56,7 @@ class Site:
     number: int
     dim: int
     axis: Axis
-    kind: Kind
+    kind: SiteKind
 
 
 def sites(
@@ -77,30 +77,32 @@ def sites(
     axes = _candidates(sym)
     sizes = {axis.size for axis in axes}
     with evaluation_mode(model):
-        first = _Run(model, state, args, kwargs, sizes)
-        left: dict[tuple[int, int], list[Axis]] = {
+        first = _ForwardPass(model, state, args, kwargs, sizes)
+        candidates: dict[tuple[int, int], list[Axis]] = {
             key: [axis for axis in axes if axis.size == rows.shape[-1]] for key, rows in first.rows.items()
         }
         spread: dict[tuple[int, int], float] = {}
         for trial in range(MOST_TRIALS if axes else 0):
             element = sym.random(generator) if trial else sym.cycles(generator)
-            moved = _Run(model, sym.act(element, state), args, kwargs, sizes)
-            same_pass(model, first.ops, moved.ops)
+            second = _ForwardPass(model, sym.act(element, state), args, kwargs, sizes)
+            same_pass(model, first.ops, second.ops)
             where = {axis: sources(axis, element) for axis in axes}
             for key, rows in first.rows.items():
                 if trial == 0:
-                    spread[key] = _distance(moved.rows[key], rows)
-                    left[key] = left[key] if spread[key] > NOISE * float(rows.abs().max()) else []
-                error = {axis: _distance(moved.rows[key], rows[:, where[axis].to(rows.device)]) for axis in left[key]}
-                left[key] = [axis for axis in left[key] if CONTRAST * error[axis] <= spread[key]]
-            if trial and all(len(found) <= 1 for found in left.values()):
+                    spread[key] = _distance(second.rows[key], rows)
+                    candidates[key] = candidates[key] if spread[key] > NOISE * float(rows.abs().max()) else []
+                error = {
+                    axis: _distance(second.rows[key], rows[:, where[axis].to(rows.device)]) for axis in candidates[key]
+                }
+                candidates[key] = [axis for axis in candidates[key] if CONTRAST * error[axis] <= spread[key]]
+            if trial and all(len(axes) <= 1 for axes in candidates.values()):
                 break
-    seen = [Site(*key, found[0], first.kinds[key[0]]) for key, found in left.items() if found]
-    active = {name for site in seen if site.kind != "other" for name in shown(sym, site.axis)}
-    return [site for site in seen if site.kind != "other" or shown(sym, site.axis) - active]
+    every = [Site(*key, axes[0], first.kinds[key[0]]) for key, axes in candidates.items() if axes]
+    active = {name for site in every if site.kind != "other" for name in units_on(sym, site.axis)}
+    return [site for site in every if site.kind != "other" or units_on(sym, site.axis) - active]
 
 
-def shown(sym: Symmetry, axis: Axis) -> set[str]:
+def units_on(sym: Symmetry, axis: Axis) -> set[str]:
     """The sets of units that an axis shows; see `places`."""
     return {name for name in names(axis) if sym.sets[name].movable and places(sym, axis, name) is not None}
 
@@ -111,17 +113,17 @@ def places(sym: Symmetry, axis: Axis, name: str) -> Tensor | None:
     Only those count that move with this set and the ones it lies over alone, so that the move of the axis is linear
     in one permutation. Heads are not shown by heads x inner units: the inner units are, copy by copy.
     """
-    known = sym.sets[name]
-    wanted = [*known.over, name]
-    found: list[Tensor] = []
+    group = sym.sets[name]
+    together = [*group.over, name]
+    positions: list[Tensor] = []
     for block in blocks(torch.arange(axis.size), (axis,)):
         units = [label.units for label in block.labels if label.units and sym.sets[label.units].movable]
-        if any(len(block.where(one)) != 1 for one in wanted) or not set(units) <= set(wanted):
+        if any(len(block.where(one)) != 1 for one in together) or not set(units) <= set(together):
             continue
-        last = [block.where(one)[0] for one in wanted]
+        last = [block.where(one)[0] for one in together]
         rest = [d for d in range(block.values.dim()) if d not in last]
-        found.append(block.values.permute(*rest, *last).reshape(-1, sym.copies(name), known.size))
-    return torch.cat(found) if found else None
+        positions.append(block.values.permute(*rest, *last).reshape(-1, sym.copies(name), group.size))
+    return torch.cat(positions) if positions else None
 
 
 def sources(axis: Axis, element: Element) -> Tensor:
@@ -167,7 +169,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for x in tensors:
             self.dependent[x] = True
 
-    def _show(self, op: str, kind: Kind, x: Tensor) -> None:
+    def _show(self, op: str, kind: SiteKind, x: Tensor) -> None:
         if x.is_floating_point():
             self.see(len(self.ops), kind, x)
             self.ops.append(op)
@@ -175,12 +177,12 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        given = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x in self.dependent]
+        dependent = [x for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor) and x in self.dependent]
         op = func.overloadpacket.__name__.removesuffix("_")
-        if given and op in ACTIVATIONS:
-            self._show(op, "pre", given[0])
+        if dependent and op in ACTIVATIONS:
+            self._show(op, "pre", dependent[0])
         result = func(*args, **(kwargs or {}))
-        if given:
+        if dependent:
             self._mark([x for x in pytree.tree_leaves(result) if isinstance(x, Tensor)])
             if not func.is_view and op not in COPIES:
                 # Of several results the first is the value; a list is several values.
@@ -191,7 +193,7 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-class _Run:
+class _ForwardPass:
     """Some rows of every activation of one pass, along each dimension that may show units.
 
     rows
@@ -208,10 +210,10 @@ class _Run:
     ) -> None:
         self.sizes = sizes
         self.rows: dict[tuple[int, int], Tensor] = {}
-        self.kinds: dict[int, Kind] = {}
+        self.kinds: dict[int, SiteKind] = {}
         self.ops = watch(model, state, args, kwargs, self._see)
 
-    def _see(self, number: int, kind: Kind, x: Tensor) -> None:
+    def _see(self, number: int, kind: SiteKind, x: Tensor) -> None:
         self.kinds[number] = kind
         for dim, size in enumerate(x.shape):
             count = x.numel() // max(1, size)
@@ -222,11 +224,11 @@ class _Run:
 
 def _candidates(sym: Symmetry) -> list[Axis]:
     """The distinct axes of the state, and parts of them, that show units and move by themselves."""
-    found = dict.fromkeys(part for axes in sym.axes.values() for axis in axes for part in _parts(axis))
+    every = dict.fromkeys(part for axes in sym.axes.values() for axis in axes for part in _parts(axis))
     return [
         axis
-        for axis in found
-        if all(set(sym.sets[name].over) <= names(axis) for name in names(axis)) and shown(sym, axis)
+        for axis in every
+        if all(set(sym.sets[name].over) <= names(axis) for name in names(axis)) and units_on(sym, axis)
     ]
 
 

@@ -17,8 +17,7 @@ from torch.utils import _pytree as pytree
 
 from coset import data
 from coset.alignment.align import align as align_solutions
-from coset.alignment.driver import Match, maximise
-from coset.alignment.objective import Pair, Problem
+from coset.alignment.driver import Match
 from coset.cli import checkpoints, console, model, outputs
 from coset.core import state as states
 from coset.core.errors import CosetError, ModelError
@@ -150,23 +149,23 @@ def align(
     request: Request, found: Found, a: Mapping[str, Tensor], b: Mapping[str, Tensor], say: console.Steps
 ) -> Match:
     """By weights tensor by tensor, so that large checkpoints fit; by any other method in memory."""
-    generator = torch.Generator().manual_seed(request.seed)
-    if request.method == "weights" and not request.scale:
-        problem = Problem(found.sym, [Pair(a, b)], device=torch.device(request.net.device))
-        return maximise(problem, request.restarts, generator, greedy=True, progress=say.tick)
-    split = data.load(request.data).train if request.data is not None else None
+    one_by_one = request.method in ("auto", "weights") and not request.scale
+    first, second = (
+        checkpoints.only_known(x, found.sym) if one_by_one else checkpoints.runnable(x, found.sym, found.module, path)
+        for x, path in ((a, request.first), (b, request.second))
+    )
     return align_solutions(
-        checkpoints.runnable(a, found.sym, found.module, request.first),
-        checkpoints.runnable(b, found.sym, found.module, request.second),
+        first,
+        second,
         found.sym,
         request.method,
-        found.module,
-        split,
-        request.restarts,
-        generator,
+        model=found.module,
+        data=data.load(request.data).train if request.data is not None else None,
+        restarts=request.restarts,
+        generator=torch.Generator().manual_seed(request.seed),
         scale=request.scale,
         device=request.net.device,
-        progress=say.tick,
+        progress=lambda event: say.tick(event.text),
     )
 
 

@@ -90,7 +90,16 @@ def _between(request: Request, second: Path, say: console.Steps) -> tuple[str, d
         moved = b
         if method != NAIVE:
             generator = torch.Generator().manual_seed(request.seed)
-            match = align(a, b, found.sym, method, found.module, sets.train, generator=generator, progress=say.tick)
+            match = align(
+                a,
+                b,
+                found.sym,
+                method,
+                found.module,
+                sets.train,
+                generator=generator,
+                progress=lambda event: say.tick(event.text),
+            )
             moved = found.sym.act(match.element, b)
         variants = {method: None, f"{method}, repaired": sets.train} if request.repair else {method: None}
         for name, repair in variants.items():

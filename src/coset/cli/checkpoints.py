@@ -60,6 +60,12 @@ def known(checkpoint: Mapping[str, Tensor], sym: Symmetry) -> list[str]:
     return [name for name in sym.axes if name in checkpoint]
 
 
+def only_known(checkpoint: Mapping[str, Tensor], sym: Symmetry) -> Mapping[str, Tensor]:
+    """The tensors that the symmetry knows; a lazy checkpoint stays lazy."""
+    names = known(checkpoint, sym)
+    return checkpoint.select(names) if isinstance(checkpoint, LazyState) else {name: checkpoint[name] for name in names}
+
+
 def runnable(
     checkpoint: Mapping[str, Tensor], sym: Symmetry, module: nn.Module | None, path: Path
 ) -> dict[str, Tensor]:

@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import typer
 
-from coset.alignment.align import METHODS
+from coset.alignment.methods import METHODS
+from coset.alignment.precision import as_in
 from coset.alignment.repair import running_norms
-from coset.alignment.rescaling import as_in
 from coset.cli import console, methods, outputs, runs
 from coset.cli.align import Net
 from coset.cli.evaluate import Task, prepare

@@ -64,7 +64,7 @@ def run(request: Request, as_json: bool) -> None:
             method=request.method,
             generator=torch.Generator().manual_seed(request.seed),
             device=request.net.device,
-            progress=say.tick,
+            progress=lambda event: say.tick(event.text),
         )
         report: dict[str, Any] = {"output": str(request.output), "inputs": [str(path) for path in request.inputs]}
         if chosen is not None and found.module is not None:

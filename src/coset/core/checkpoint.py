@@ -73,12 +73,14 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 class LazyState(Mapping[str, Tensor]):
     """A read-only State over safetensors files, which reads one tensor at each access; see `open_state`.
 
-    `metadata` is the text stored beside the tensors, of all files together.
+    `metadata` is the text stored beside the tensors, of all files together; `path` is what was opened.
     """
 
-    def __init__(self, shards: Mapping[str, Shard], metadata: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, shards: Mapping[str, Shard], metadata: Mapping[str, str] | None = None, path: Path | None = None
+    ) -> None:
         """`shards` gives for each tensor name the file that holds it; `metadata` is theirs unless given."""
-        self._shards = dict(shards)
+        self._shards, self.path = dict(shards), path
         self.metadata = dict(metadata or {})
         for shard in {id(shard): shard for shard in self._shards.values()}.values():
             self.metadata.update(shard.metadata)
@@ -94,6 +96,10 @@ class LazyState(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self._shards)
+
+    def select(self, names: Iterable[str]) -> LazyState:
+        """These tensors alone, without reading them."""
+        return LazyState({name: self._shards[name] for name in names}, self.metadata, self.path)
 
     def shape(self, name: str) -> torch.Size:
         """The shape of a tensor, without reading it."""
@@ -119,12 +125,12 @@ def open_state(path: str | Path) -> LazyState:
     if path.is_dir():
         if not (path / INDEX).is_file():
             raise StateError(f"The folder {path} has no {INDEX}, so name the checkpoint file itself.")
-        return LazyState(_open_index(path / INDEX))
+        return LazyState(_open_index(path / INDEX), path=path)
     if path.name.endswith(".index.json"):
-        return LazyState(_open_index(path))
+        return LazyState(_open_index(path), path=path)
     if path.suffix == ".safetensors":
         shard = _open_shard(path)
-        return LazyState(dict.fromkeys(shard.shapes, shard), shard.metadata)  # also of a file without tensors
+        return LazyState(dict.fromkeys(shard.shapes, shard), shard.metadata, path)  # also of a file without tensors
     raise StateError(f"{path} cannot be read one tensor at a time: its name must end in .safetensors.")
 
 

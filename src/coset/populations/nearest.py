@@ -16,7 +16,6 @@ from coset.core.errors import StateError
 from coset.core.progress import Counted
 from coset.core.state import State, check, members
 from coset.populations.pair_barriers import align_pairs
-from coset.populations.population import PopulationLike, states_of
 from coset.symmetries.group import Block, blocks
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical import canonicalize
@@ -113,8 +112,8 @@ class Nearest:
 
 
 def nearest(
-    queries: PopulationLike,
-    training: PopulationLike,
+    queries: State,
+    training: State,
     sym: Symmetry,
     *,
     apart: Tensor | None = None,
@@ -139,7 +138,6 @@ def nearest(
     apart: [n], the network of `training` that each is not compared with, -1 for none. progress hears how many networks
     of `training` were looked at.
     """
-    queries, training = states_of(queries), states_of(training)
     total = states.size(training)
     if total < (1 if apart is None else 2) or states.size(queries) == 0:
         raise StateError("To find nearest networks takes some to start from and others to compare with.")

@@ -17,7 +17,6 @@ from coset.data import Data, as_split
 from coset.populations.diversity import overlaps
 from coset.populations.nearest import Nearest, nearest, trained
 from coset.populations.pair_barriers import align_pairs, draw_pairs
-from coset.populations.population import PopulationLike, states_of
 from coset.populations.scores import Spread, spread
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical import canonicalize
@@ -103,12 +102,12 @@ class Novelty:
 
 
 def novelty(
-    samples: PopulationLike,
-    training: PopulationLike,
+    samples: State,
+    training: State,
     sym: Symmetry,
     model: nn.Module | None = None,
     data: Data | None = None,
-    fresh: PopulationLike | None = None,
+    fresh: State | None = None,
     noise: float = NOISE,
     count: int = COUNT,
     seed: int = 0,
@@ -126,8 +125,6 @@ def novelty(
     """
     if (model is None) != (data is None):
         raise CosetError("The agreement of mistakes needs both model and data.")
-    samples, training = states_of(samples), states_of(training)
-    fresh = None if fresh is None else states_of(fresh)
     where = resolve(device, training)
     asked = compared(samples, training, sym, fresh, noise, count, seed, where)
     found = nearest(asked.states, training, sym, apart=asked.apart, device=where)

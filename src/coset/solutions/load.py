@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from coset.core.checkpoint import load_state, open_state
 from coset.core.errors import StateError
-from coset.core.state import State, check
+from coset.core.state import StateLike, as_state, check
 from coset.solutions.dirac import Dirac
 from coset.solutions.ensemble import Ensemble
 from coset.solutions.full import FullGaussian
@@ -63,18 +64,18 @@ def refuse_other(path: Path) -> None:
             raise StateError(f"{path} holds {advice.format(path=path)}")
 
 
-def as_solution(given: State | Solution) -> Solution:
-    """A solution as it is, and a state as a Dirac."""
-    if isinstance(given, Solution):
-        return given
-    if isinstance(given, Mapping):
-        return Dirac(given)
-    raise StateError(f"A solution or a state (a dict of tensors) is expected, not a {type(given).__name__}.")
+def as_solution(x: StateLike) -> Solution:
+    """A solution as it is; a state, or that of a module, as a Dirac."""
+    if isinstance(x, Solution):
+        return x
+    if isinstance(x, Mapping | nn.Module):
+        return Dirac(as_state(x))
+    raise StateError(f"A solution, a state (a dict of tensors) or a module is expected, not a {type(x).__name__}.")
 
 
-def with_order(given: State | Solution) -> Solution:
+def with_order(x: StateLike) -> Solution:
     """`as_solution`, of one whose units have an order: the mean of a symmetrized one has all of them alike."""
-    solution = as_solution(given)
+    solution = as_solution(x)
     if isinstance(solution, Symmetrized):
         raise StateError("A Symmetrized holds its units in every order, so it has no place of its own: give its q.")
     return solution

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from coset.alignment.sites import Kind, Site, places, same_pass, shown, sites, watch
+from coset.alignment.sites import Site, SiteKind, places, same_pass, sites, units_on, watch
 from coset.core import state as states
 from coset.core.functional import evaluation_mode
 from coset.core.state import State
 from coset.symmetries.symmetry import Symmetry
 
-KINDS: tuple[Kind, ...] = ("post", "other", "pre")  # the first of them that shows a set of units is used
+KINDS: tuple[SiteKind, ...] = ("post", "other", "pre")  # the first of them that shows a set of units is used
 
 
 @torch.no_grad()
@@ -31,7 +31,7 @@ def probes(model: nn.Module, state: State, sym: Symmetry, inputs: Tensor) -> dic
         for member in members:
             seen: dict[str, list[Tensor]] = {name: [] for name in rows}
 
-            def see(number: int, _: Kind, x: Tensor, seen: dict[str, list[Tensor]] = seen) -> None:
+            def see(number: int, _: SiteKind, x: Tensor, seen: dict[str, list[Tensor]] = seen) -> None:
                 for site, name, where in found:
                     if site.number == number and site.dim > 0 and x.shape[0] == len(inputs):
                         units = x.movedim(site.dim, -1)[..., where.to(x.device)]
@@ -48,7 +48,7 @@ def probes(model: nn.Module, state: State, sym: Symmetry, inputs: Tensor) -> dic
 def _chosen(sym: Symmetry, seen: list[Site]) -> list[tuple[Site, str, Tensor]]:
     """(site, set, [k, n] positions of its units) of each place that counts."""
     found: list[tuple[Site, str, Tensor]] = []
-    pairs = [(site, name) for site in seen for name in sorted(shown(sym, site.axis))]
+    pairs = [(site, name) for site in seen for name in sorted(units_on(sym, site.axis))]
     for name in dict.fromkeys(name for _, name in pairs):
         kind = next(kind for kind in KINDS if any(site.kind == kind for site, other in pairs if other == name))
         for site, other in pairs:

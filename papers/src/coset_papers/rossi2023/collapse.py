@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 from coset import Solution, geodesic
-from coset.alignment.sites import Kind, watch
+from coset.alignment.sites import SiteKind, watch
 from coset.core.functional import evaluation_mode
 from coset.core.state import unstack
 from coset_papers.drawing import FAINT, legend, panels, style
@@ -100,7 +100,7 @@ def variances(q: Solution, model: nn.Module, inputs: Tensor, samples: int, batch
     return [layer.variance() for layer in layers]
 
 
-def _before(seen: list[Tensor], _: int, kind: Kind, x: Tensor) -> None:
+def _before(seen: list[Tensor], _: int, kind: SiteKind, x: Tensor) -> None:
     """Keep what enters an activation function, now, as it may be overwritten."""
     if kind == "pre":
         seen.append(x.movedim(1, -1).flatten(0, -2).double())

@@ -114,11 +114,11 @@ def reasons(records: Iterable[Record]) -> list[tuple[str, str, int, int]]:
 def text(records: Sequence[Record]) -> str:
     """The whole report."""
     parts = [grid(HEADER, rows(records)), ""]
-    failing = failures(records)
-    if failing:
+    failed = failures(records)
+    if failed:
         parts += ["Not through, by stage and reason:"]
         parts += [
-            f"  {len(names):3d}  {stage:8s} {reason}\n         {', '.join(names)}" for stage, reason, names in failing
+            f"  {len(names):3d}  {stage:8s} {reason}\n         {', '.join(names)}" for stage, reason, names in failed
         ]
         parts += [""]
     fixed = reasons(records)

@@ -1,0 +1,35 @@
+"""Alignment by weights: the least |m_a - g m_b|, of the means; and the choice of a cost by the kind of solutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from coset.alignment.method import AlignmentTask, Cost
+from coset.alignment.objective import InnerProduct
+from coset.alignment.wasserstein import Wasserstein
+from coset.solutions.gaussian import Gaussian
+
+
+@dataclass(frozen=True)
+class Weights(Cost):
+    """<m_a, g m_b>; checkpoints on disk are read one tensor at a time."""
+
+    name: ClassVar[str] = "weights"
+    symmetric: ClassVar[bool] = True
+
+    def products(self, task: AlignmentTask) -> Sequence[InnerProduct]:
+        return [InnerProduct(*task.means)]
+
+
+@dataclass(frozen=True)
+class Auto(Cost):
+    """The W2 distance of two Gaussians, and of all others that of the means."""
+
+    name: ClassVar[str] = "auto"
+    symmetric: ClassVar[bool] = True
+
+    def products(self, task: AlignmentTask) -> Sequence[InnerProduct]:
+        both = isinstance(task.first, Gaussian) and isinstance(task.second, Gaussian)
+        return (Wasserstein() if both else Weights()).products(task)
