@@ -15,16 +15,16 @@ from rich.table import Table
 from coset.cli import console, model, outputs
 from coset.core.errors import CosetError
 from coset.core.files import atomic_write
-from coset.core.names import gather, label, owner, pattern, plural, span, tail
+from coset.core.names import plural
 from coset.plot.figure import FORMATS, save
 from coset.plot.groups import groups
-from coset.symmetries.group import Group, Scaling
+from coset.symmetries.group import FixedAxis, Group, Scaling
 from coset.symmetries.infer import symmetry
+from coset.symmetries.show import fixed_rows, group_rows, scaling_rows
 from coset.symmetries.summary import moved_tensors, scalar_tensors, summary
-from coset.symmetries.symmetry import FixedAxis, Symmetry
+from coset.symmetries.symmetry import Symmetry
 
 ROWS = 30
-MEMBERS = 2
 
 
 @dataclass(frozen=True)
@@ -90,61 +90,31 @@ def show(name: str, sym: Symmetry, out: Console) -> None:
 
 
 def _groups(groups: Sequence[Group]) -> Table | None:
-    repeats = gather(groups, lambda group: (pattern(group.name), tuple(map(pattern, group.over))))
-    rows = []
-    for same in repeats:
-        tensors = span(len({tensor for tensor, _ in group.members}) for group in same)
-        name = label(group.name for group in same)
-        rows.append((name, same[0].kind, str(len(same)), _units(same), tensors, _members(same)))
+    rows = [(name, "permutation", *rest) for name, *rest in group_rows(groups)]
     columns = ("group", "kind", "count", "units", "tensors", "first members (tensor:axis)")
-    return _table("Groups", columns, rows, list(map(len, repeats)))
-
-
-def _members(same: Sequence[Group]) -> str:
-    """The first members of the first group; for several groups `.mlp.0.weight:0`, within their own block."""
-    first = same[0]
-    block = owner(first.name) if len(same) > 1 else ""
-    found = [f"{tensor.removeprefix(block)}:{axis}" for tensor, axis in first.members]
-    return ", ".join(found[:MEMBERS] + ["..."] * (len(found) > MEMBERS))
+    return _table("Groups", columns, rows)
 
 
 def _scalings(scalings: Sequence[Scaling]) -> Table | None:
-    repeats = gather(scalings, lambda s: (s.kind, pattern(s.units), tuple(map(pattern, s.over)), s.exact, s.note))
-    rows = []
-    for same in repeats:
-        first = same[0]
-        name = label(found.units for found in same) or "(whole tensors)"
-        exact = "exact" if first.exact else f"approximate: {first.note} adds a small constant"
-        rows.append((first.kind, name, str(len(same)), _units(same), exact))
     columns = ("kind", "of the units", "count", "units", "exact")
-    return _table("Scalings: a free factor or sign for each unit", columns, rows, list(map(len, repeats)))
+    return _table("Scalings: a free factor or sign for each unit", columns, scaling_rows(scalings))
 
 
 def _fixed(fixed: Sequence[FixedAxis]) -> Table | None:
-    repeats = gather(fixed, lambda axis: (axis.op, pattern(axis.reason)))
-    rows = []
-    for same in repeats:
-        first = same[0]
-        rows.append((first.op, label(f.reason for f in same), str(len(same)), f"{first.tensor}:{first.axis}"))
-    return _table("Fixed", ("op", "reason", "count", "first (tensor:axis)"), rows, list(map(len, repeats)))
+    return _table("Fixed", ("op", "reason", "count", "first (tensor:axis)"), fixed_rows(fixed))
 
 
-def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], counts: Sequence[int]) -> Table | None:
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Table | None:
     """The first rows, and how many groups, scalings or axes the others stand for."""
     if not rows:
         return None
-    made = console.table(title, columns, rows[:ROWS], numbers=("count", "units", "tensors"))
+    texts = [[str(cell) for cell in row] for row in rows[:ROWS]]
+    table = console.table(title, columns, texts, numbers=("count", "units", "tensors"))
     if len(rows) > ROWS:
-        made.caption = f"... {sum(counts[ROWS:])} more; use --json for all"
-        made.caption_justify = "left"
-    return made
-
-
-def _units(same: Sequence[Group] | Sequence[Scaling]) -> str:
-    """`16`, `16 to 64`, or `4 x 16 over qkv[0]`."""
-    sizes = span(found.size for found in same)
-    over = ", ".join(map(tail, same[0].over))
-    return f"{span(found.copies for found in same)} x {sizes} over {over}" if over else sizes
+        count = columns.index("count")
+        table.caption = f"... {sum(int(str(row[count])) for row in rows[ROWS:])} more; use --json for all"
+        table.caption_justify = "left"
+    return table
 
 
 def _verified(sym: Symmetry) -> str:

@@ -13,6 +13,8 @@ from torch import Tensor
 
 from coset.core.errors import StateError
 from coset.core.files import atomic_write, write_json
+from coset.core.names import plural
+from coset.core.show import Shown, Table
 from coset.core.state import State, StateLike, as_state, is_finite
 
 INDEX = "model.safetensors.index.json"
@@ -70,7 +72,7 @@ def _stamp(path: Path) -> tuple[int, int, int]:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-class LazyState(Mapping[str, Tensor]):
+class LazyState(Shown, Mapping[str, Tensor]):
     """A read-only State over safetensors files, which reads one tensor at each access; see `open_state`.
 
     `metadata` is the text stored beside the tensors, of all files together; `path` is what was opened.
@@ -100,6 +102,12 @@ class LazyState(Mapping[str, Tensor]):
     def select(self, names: Iterable[str]) -> LazyState:
         """These tensors alone, without reading them."""
         return LazyState({name: self._shards[name] for name in names}, self.metadata, self.path)
+
+    def _shown(self) -> Table:
+        rows = [(name, str(self.dtype(name)).removeprefix("torch."), tuple(self.shape(name))) for name in self]
+        numbers = sum(self.shape(name).numel() for name in self)
+        files = plural(len({id(shard) for shard in self._shards.values()}), "file")
+        return Table(f"LazyState: {plural(len(self), 'tensor')}, {numbers:,} numbers in {files}, read when used", rows)
 
     def shape(self, name: str) -> torch.Size:
         """The shape of a tensor, without reading it."""

@@ -50,9 +50,9 @@ def span(numbers: Iterable[int]) -> str:
     return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
-def plural(count: int, noun: str) -> str:
-    """`1 group`, `2 groups`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+def plural(count: int, noun: str, several: str = "") -> str:
+    """`1 group`, `2 groups`; `several` is an irregular plural."""
+    return f"{count} {noun}" if count == 1 else f"{count} {several or f'{noun}s'}"
 
 
 def gather(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:

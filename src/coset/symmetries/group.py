@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from coset.core.errors import SymmetryError
+from coset.core.show import Shown, Table
 
 
 @dataclass(frozen=True)
@@ -163,11 +164,22 @@ class IndexSet:
     movable: bool = True
 
 
-@dataclass(frozen=True)
-class Group:
+@dataclass(frozen=True, repr=False)
+class Group(Shown):
     """Permutations of the units of one index set, one for each of ``copies`` fibres.
 
-    members: the (tensor, axis) pairs on which the units stand.
+    Args:
+        name: Of the index set: the first module that produces the units.
+        size: How many units there are.
+        members: The (tensor, axis) pairs on which the units stand.
+        copies: How many independent orders there are: one for each combination of the units in `over`.
+        over: Other groups, for each of whose units these have an order of their own, as those of attention heads do.
+        kind: "permutation", the only one.
+
+    Example:
+        >>> group = sym.groups[0]
+        >>> group.name, group.size, group.members[0]
+        ('layers.0', 16, ('layers.0.weight', 0))
     """
 
     name: str
@@ -179,7 +191,12 @@ class Group:
 
     @property
     def log_order(self) -> float:
+        """log of the number of permutations, `copies * log(size!)`."""
         return self.copies * math.lgamma(self.size + 1)
+
+    def _shown(self) -> Table:
+        apart = f", apart in each of {self.copies} of {', '.join(self.over)}" if self.over else ""
+        return Table(f"Group {self.name}: {self.size} units in any order{apart}", [*self.members])
 
 
 @dataclass(frozen=True)
@@ -196,8 +213,8 @@ class ScaledAxis:
     occurrence: int = 0
 
 
-@dataclass(frozen=True)
-class Scaling:
+@dataclass(frozen=True, repr=False)
+class Scaling(Shown):
     """A free factor for each unit of an index set: positive (``scaling``) or a sign (``sign``).
 
     exact is False where a norm's epsilon breaks the invariance in the last digits; ``note`` says which op.
@@ -213,9 +230,33 @@ class Scaling:
     exact: bool = True
     note: str = ""
 
+    def _shown(self) -> Table:
+        what = "a sign" if self.kind == "sign" else "a positive factor"
+        each = f"for each of {self.size} units of {self.units}" if self.units else "for whole tensors"
+        apart = f", apart in each of {self.copies} of {', '.join(self.over)}" if self.over else ""
+        rough = "" if self.exact else f"; approximate: {self.note} adds a small constant"
+        rows = [(m.tensor, "all axes" if m.axis is None else m.axis, f"power {m.power:g}") for m in self.members]
+        return Table(f"Scaling {self.name}: {what} {each}{apart}{rough}", rows)
 
-@dataclass(frozen=True)
-class Element:
+
+@dataclass(frozen=True, repr=False)
+class FixedAxis(Shown):
+    """An axis, or a part of one, that cannot move, and the op that says so."""
+
+    tensor: str
+    axis: int
+    size: int
+    op: str
+    reason: str
+
+    def _shown(self) -> Table:
+        return Table(
+            f"FixedAxis {self.tensor}:{self.axis} ({self.size}): {self.reason}{f' ({self.op})' if self.op else ''}"
+        )
+
+
+@dataclass(frozen=True, repr=False)
+class Element(Shown):
     """A group element: unit i of the result is unit p[i] of the argument, times its factor.
 
     permutations
@@ -235,6 +276,16 @@ class Element:
             raise SymmetryError(f"there is no group {name!r}")
         found = self.permutations.get(name)
         return self._identity(name) if found is None else found
+
+    def _shown(self) -> Table:
+        rows: list[tuple[object, ...]] = []
+        for name, p in self.permutations.items():
+            moves = int((p != self._identity(name).to(p.device)).sum())
+            rows.append((name, f"moves {moves:,} of {p.numel():,} units", _first(p.flatten().tolist())))
+        for name, c in self.scales.items():
+            rows.append((name, f"{int((c != 1).sum()):,} factors that are not one", _first(c.flatten().tolist())))
+        many = f"{self.batch[0]:,} elements" if self.batch else "one element"
+        return Table(f"Element: {many}{'' if rows else ', the identity'}", rows)
 
     @property
     def batch(self) -> tuple[int, ...]:
@@ -347,6 +398,11 @@ class Element:
             {name: c.to(device) for name, c in self.scales.items()},
             self.units,
         )
+
+
+def _first(values: Sequence[float]) -> str:
+    """The first numbers of a list."""
+    return ", ".join([f"{x:.4g}" for x in values[:6]] + ["..."] * (len(values) > 6))
 
 
 def _joint(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:

@@ -14,9 +14,9 @@ from coset.core import state as states
 from coset.core.errors import SymmetryError
 from coset.symmetries.blame import guilty_ops
 from coset.symmetries.fibres import Bases, fibres
-from coset.symmetries.group import COMPOSITES, Axis, Fixed, IndexSet, Units
+from coset.symmetries.group import COMPOSITES, Axis, Fixed, FixedAxis, IndexSet, Units
 from coset.symmetries.scaling import Factor, find_scalings, independent
-from coset.symmetries.symmetry import FixedAxis, Symmetry, simplify
+from coset.symmetries.symmetry import Symmetry, simplify
 from coset.symmetries.terms import Term, find, leaves, parts
 from coset.symmetries.trace import Args, positional, trace
 from coset.symmetries.unify import Inference, infer

@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from coset.core.errors import SymmetryError
+from coset.core.names import plural
+from coset.core.show import Shown, Table
 from coset.core.state import State, as_state
 from coset.symmetries import spec
 from coset.symmetries.group import (
@@ -19,6 +21,7 @@ from coset.symmetries.group import (
     Concat,
     Element,
     Fixed,
+    FixedAxis,
     Group,
     IndexSet,
     Interleave,
@@ -30,6 +33,7 @@ from coset.symmetries.group import (
     layout,
     names,
 )
+from coset.symmetries.show import few, fixed_rows, group_rows, scaling_rows
 from coset.symmetries.trace import Args, positional
 
 
@@ -208,6 +212,7 @@ if TYPE_CHECKING:
 
 # Random factors are drawn from exp(N(0, SPREAD^2)): far enough from one to be seen, near enough to stay accurate.
 SPREAD = 0.5
+GROUP_ROWS, OTHER_ROWS = 5, 2  # in a terminal, with one row on verification within `core.show.LINES`
 
 
 @runtime_checkable
@@ -220,19 +225,8 @@ class HasImage(Protocol):
 X = TypeVar("X", bound=HasImage)
 
 
-@dataclass(frozen=True)
-class FixedAxis:
-    """An axis, or a part of one, that cannot move, and the op that says so."""
-
-    tensor: str
-    axis: int
-    size: int
-    op: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Symmetry:
+@dataclass(frozen=True, repr=False)
+class Symmetry(Shown):
     """Permutations and rescalings of a state that leave the model's function unchanged.
 
     sets
@@ -383,6 +377,33 @@ class Symmetry:
         from coset.symmetries.verify import check
 
         return check(self, model, positional(args), kwargs, trials=trials).deviation
+
+    def _shown(self) -> Table:
+        return self._table(GROUP_ROWS, OTHER_ROWS)
+
+    def _repr_html_(self) -> str:
+        return self._table(None, None).html()
+
+    def _table(self, most_groups: int | None, most: int | None) -> Table:
+        """Rows of groups, scalings and what is fixed, no more than these of each, and what verification says."""
+        groups, more_groups = few(group_rows(self.groups), most_groups, "rows of groups")
+        scalings, more_scalings = few(scaling_rows(self.scalings), most, "rows of scalings")
+        fixed, more_fixed = few(fixed_rows(self.fixed), most, "reasons")
+        rows: list[tuple[object, ...]] = [
+            (plural(count, "group"), name, units, members) for name, count, units, _, members in groups
+        ]
+        rows += more_groups
+        rows += [(plural(count, kind), units, size, exact) for kind, units, count, size, exact in scalings]
+        rows += more_scalings
+        rows += [(f"{plural(count, 'axis', 'axes')} fixed", op, reason) for op, reason, count, _ in fixed]
+        rows += more_fixed
+        check = self.verification
+        rows.append(
+            ("check", "not verified" if check is None else f"{check.note}; the output changes by {check.deviation:.1e}")
+        )
+        permutations = f"10^{self.log_order / math.log(10):,.1f} permutations"
+        scalings_of = plural(len(self.scalings), "scaling")
+        return Table(f"Symmetry: {plural(len(self.groups), 'group')}, {permutations}, {scalings_of}", rows)
 
     def to_json(self) -> str:
         used = {name for axes in self.axes.values() for axis in axes for name in names(axis)}
