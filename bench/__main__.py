@@ -1,7 +1,5 @@
-"""`python -m bench NAME` measures without an installed command."""
+"""`python -m bench`."""
 
-import typer
+from bench.command import execute
 
-from bench.command import measure
-
-typer.run(measure)
+execute()

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from bench import process
-from bench.result import Result, installed, machine
-from coset import MAP, Symmetry, align, data, fit, symmetry, zoo
+from bench.measurement import Measurement, installed, machine
+from coset import MAP, align, data, fit, symmetry, zoo
 from coset.core import state
 from coset.core.checkpoint import load_state
-from coset.symmetries.group import blocks
 from coset.symmetries.verify import difference
+from coset_papers.rossi2023.textbook_matching import textbook_matching
 
 LIMIT = 600.0  # seconds for one tool on one network
 NETWORKS = {
@@ -37,7 +37,7 @@ NOTES = (
 )
 
 
-def run(seed: int, say: Callable[[str], None]) -> Result:
+def run(seed: int, say: Callable[[str], None]) -> Measurement:
     """One row for each network and tool."""
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -52,7 +52,9 @@ def run(seed: int, say: Callable[[str], None]) -> Result:
             for row in rows:
                 if row["network"] == network and row["CPU seconds"] is not None and ours["CPU seconds"]:
                     row["times coset"] = row["of matching"] / ours["of matching"] if row["of matching"] else None
-    return Result("Matching the weights of two trained networks", rows, NOTES, machine("torch", "scipy", "rebasin"))
+    return Measurement(
+        "Matching the weights of two trained networks", rows, NOTES, machine("torch", "scipy", "rebasin")
+    )
 
 
 def digits(size: int) -> data.Split:
@@ -71,11 +73,11 @@ def _measure(tool: str, spec: str, size: int, folder: str, seed: int) -> dict[st
         return {**empty, "verdict": f"not installed: pip install {tool}"}
     try:
         arguments = {"spec": spec, "size": size, "folder": folder, "seed": seed}
-        found, peak = process.call(f"{__name__}:{TOOLS[tool].__name__}", arguments, LIMIT)
+        row, peak = process.call(f"{__name__}:{TOOLS[tool].__name__}", arguments, LIMIT)
     except process.RunError as error:
         return {**empty, "verdict": f"failed: {error}"}
-    verdict = "same function" if found["output change"] < 1e-4 else "ANOTHER FUNCTION"
-    return {**empty, **found, "peak MiB": peak, "verdict": verdict}
+    verdict = "same function" if row["output change"] < 1e-4 else "ANOTHER FUNCTION"
+    return {**empty, **row, "peak MiB": peak, "verdict": verdict}
 
 
 def by_coset(spec: str, size: int, folder: str, seed: int) -> dict[str, Any]:
@@ -102,33 +104,10 @@ def by_scipy(spec: str, size: int, folder: str, seed: int) -> dict[str, Any]:
     before = state.of(b)
     sym = symmetry(a, (inputs,), verify=False)
     start = time.process_time()
-    after = _textbook(state.of(a), before, sym, torch.Generator().manual_seed(seed))
+    element = textbook_matching([(state.of(a), before)], sym, torch.Generator().manual_seed(seed))
+    after = sym.act(element, before)
     seconds = time.process_time() - start
     return _compare(a, b, before, after, inputs) | {"CPU seconds": seconds, "of matching": seconds}
-
-
-def _textbook(a: state.State, b: state.State, sym: Symmetry, generator: torch.Generator) -> dict[str, Tensor]:
-    from scipy.optimize import linear_sum_assignment
-
-    moved = dict(b)
-    while True:
-        gained = 0.0
-        for k in torch.randperm(len(sym.groups), generator=generator).tolist():
-            group = sym.groups[k]
-            scores = torch.zeros(group.size, group.size)
-            for name in {tensor for tensor, _ in group.members} - sym.buffers:
-                axes = sym.axes[name]
-                for x, y in zip(blocks(a[name], axes), blocks(moved[name], axes), strict=True):
-                    for d in x.where(group.name):
-                        rows, columns = (z.values.movedim(d, 0).reshape(group.size, -1) for z in (x, y))
-                        scores += rows @ columns.T
-            order = torch.from_numpy(linear_sum_assignment(scores.numpy(), maximize=True)[1])
-            gain = float(scores[torch.arange(group.size), order].sum() - scores.trace())
-            if gain > 1e-6 * float(scores.abs().sum()) / group.size:
-                gained += gain
-                moved = sym.act(sym.element({group.name: order}), moved)
-        if not gained:
-            return moved
 
 
 def by_rebasin(spec: str, size: int, folder: str, seed: int) -> dict[str, Any]:
@@ -158,12 +137,12 @@ TOOLS: dict[str, Callable[..., dict[str, Any]]] = {
 def _pair(spec: str, size: int, folder: str) -> tuple[nn.Module, nn.Module, Tensor]:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    made = []
+    models = []
     for k in range(2):
         model = zoo.build(spec)
         model.load_state_dict(load_state(Path(folder) / f"{k}.safetensors"))
-        made.append(model.eval())
-    return made[0], made[1], digits(size).inputs[:8]
+        models.append(model.eval())
+    return models[0], models[1], digits(size).inputs[:8]
 
 
 def _compare(a: nn.Module, b: nn.Module, before: state.State, after: state.State, inputs: Tensor) -> dict[str, float]:

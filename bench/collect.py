@@ -1,9 +1,5 @@
 """Many small networks trained at once: seconds of a step of one network, and what the device allows.
 
-python bench/collect.py [--model mlp:784-10-10] [--networks 512] [--batch 128] [--steps 20] [--device cuda]
-                        [--precision tf32] [--json F.json]
-python bench/collect.py --order [--json F.json]
-
 collect: as `coset.collect` trains. compiled: the same with compile=True, on CUDA. all at once: not in groups. bmm: each
 network multiplies the inputs by itself, as `vmap` does by itself. one by one: torch.optim.SGD on one network. Inputs
 are random. On a CPU, seconds are those of one core.
@@ -18,27 +14,29 @@ variance that lies between chunks, (B - W) / (B + (k - 1) W) with the mean squar
 
 from __future__ import annotations
 
-import argparse
-import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 from unittest.mock import patch
 
 import torch
+import typer
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.flop_counter import FlopCounterMode
 
-import coset
+from bench.hardware import copy_speed, product_speed
+from bench.record import versions
 from coset import data, zoo
+from coset.cli.options import Device
 from coset.core import state as states
 from coset.core.device import matmul_precision
+from coset.core.errors import CosetError
+from coset.core.files import write_json
 from coset.data import Split
 from coset.populations import chunk as collecting_chunk
 from coset.populations.chunk import Chunk, Collect, per_example
@@ -48,32 +46,44 @@ from coset.solutions.likelihood import Classification
 
 CLASSES, REPEATS = 10, 5
 CHUNKS, CHUNK = 16, 32  # of --order
-COPIED = 2**28  # bytes of the copy that is timed
-WIDTH = {"cpu": 2048, "cuda": 8192}  # of the product that is timed
 
 
-def main() -> None:
+@dataclass(frozen=True)
+class Workload:
+    """How many networks of a model take how many steps, on batches of `batch`."""
+
+    model: str
+    networks: int
+    batch: int
+    steps: int
+    device: str
+    precision: Literal["float32", "tf32"]
+
+
+def main(
+    model: Annotated[str, typer.Option(help="Of the zoo, or module:factory.")] = "mlp:784-10-10",
+    networks: Annotated[int, typer.Option(min=1)] = 512,
+    batch: Annotated[int, typer.Option(min=1)] = 128,
+    steps: Annotated[int, typer.Option(help="Of an epoch.", min=1)] = 20,
+    device: Device = "cpu",
+    precision: Annotated[str, typer.Option(help="float32 or tf32.")] = "float32",
+    order: Annotated[bool, typer.Option("--order", help="What networks of a chunk have in common.")] = False,
+    json: Annotated[Path | None, typer.Option(help="Write the record as JSON.")] = None,
+) -> None:
     """Measure, print a table, and write it."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="mlp:784-10-10")
-    parser.add_argument("--networks", type=int, default=512)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--precision", default="float32", choices=["float32", "tf32"])
-    parser.add_argument("--order", action="store_true", help="what networks of a chunk have in common")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
+    if precision not in ("float32", "tf32"):
+        raise CosetError(f"--precision must be float32 or tf32, not {precision!r}.")
     torch.set_num_threads(1)
-    record = in_common() if options.order else steps(options)
-    if options.json is not None:
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    workload = Workload(model, networks, batch, steps, device, "tf32" if precision == "tf32" else "float32")
+    record = in_common() if order else seconds_of_steps(workload)
+    if json is not None:
+        write_json(json, record)
 
 
-def steps(options: Any) -> dict[str, Any]:
+def seconds_of_steps(options: Workload) -> dict[str, Any]:
     """Seconds, and a table of them."""
     with matmul_precision(options.precision):
-        record = measured(options)
+        record = measure(options)
     print(f"{options.model}, {options.networks} networks, batches of {options.batch}, {record['device']}\n")
     print("| | seconds of a step | of a step of one network |\n| --- | ---: | ---: |")
     for name, seconds in record["seconds"].items():
@@ -82,7 +92,7 @@ def steps(options: Any) -> dict[str, Any]:
     return record
 
 
-def measured(options: Any) -> dict[str, Any]:
+def measure(options: Workload) -> dict[str, Any]:
     """All figures."""
     device, n = torch.device(options.device), options.networks
     torch.manual_seed(0)
@@ -95,13 +105,13 @@ def measured(options: Any) -> dict[str, Any]:
     starts = {name: x + 0.01 * torch.randn(n, *x.shape, device=device) for name, x in states.of(net).items()}
     weights = sum(x.numel() * x.element_size() for x in starts.values())
     flops = products(net, {name: x[:2] for name, x in starts.items()}, inputs[: options.batch]) / 2 * n
-    bandwidth, rate = copying(device), multiplying(device)
+    bandwidth, rate = copy_speed(device), product_speed(device, options.precision)
     bmm = patch.object(collecting_chunk, "outputs_of_all", unfolded)
     all_at_once = patch.object(collecting_chunk, "group_size", lambda *_: n)
-    found = {"collect": together(settings, net, starts, split)}
+    seconds = {"collect": together(settings, net, starts, split)}
     if device.type == "cuda":
-        found["compiled"] = together(replace(settings, compile=True), net, starts, split)
-    found |= {
+        seconds["compiled"] = together(replace(settings, compile=True), net, starts, split)
+    seconds |= {
         "all at once": together(settings, net, starts, split, all_at_once),
         "bmm": together(settings, net, starts, split, bmm),
         "one by one": alone(settings, net, split),
@@ -109,14 +119,14 @@ def measured(options: Any) -> dict[str, Any]:
         "limit: products": flops / rate,
     }
     return {
-        "command": "python bench/collect.py",
+        "command": "python -m bench collect",
         "model": options.model, "networks": n, "batch": options.batch, "precision": options.precision,
-        "seconds": found,
-        "seconds of one network": {name: t if name == "one by one" else t / n for name, t in found.items()},
+        "seconds": seconds,
+        "seconds of one network": {name: t if name == "one by one" else t / n for name, t in seconds.items()},
         "bytes moved": 7 * weights, "bytes a second": bandwidth,
         "flops": flops, "flops a second": rate,
         "device": torch.cuda.get_device_name() if device.type == "cuda" else "one CPU core",
-        "versions": {"coset": coset.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "versions": versions(),
     }  # fmt: skip
 
 
@@ -136,8 +146,8 @@ def together(
 
 def unfolded(model: nn.Module, population: dict[str, Tensor], inputs: Tensor) -> Tensor:
     """`outputs_of_all` as `vmap` does it by itself."""
-    found: Tensor = torch.vmap(lambda state: functional_call(model, state, (inputs,)))(population)
-    return found
+    outputs: Tensor = torch.vmap(lambda state: functional_call(model, state, (inputs,)))(population)
+    return outputs
 
 
 def alone(settings: Collect, net: nn.Module, split: Split) -> float:
@@ -157,24 +167,11 @@ def alone(settings: Collect, net: nn.Module, split: Split) -> float:
 
 def products(net: nn.Module, population: dict[str, Tensor], inputs: Tensor) -> int:
     """Floating operations of the products of a step."""
-    given = {name: x.clone().requires_grad_() for name, x in population.items()}
+    weights = {name: x.clone().requires_grad_() for name, x in population.items()}
     with FlopCounterMode(display=False) as count:
-        outputs = outputs_of_all(net, given, inputs)
-        torch.autograd.grad(outputs.sum(), list(given.values()))
+        outputs = outputs_of_all(net, weights, inputs)
+        torch.autograd.grad(outputs.sum(), list(weights.values()))
     return int(count.get_total_flops())
-
-
-def copying(device: torch.device) -> float:
-    """Bytes a second that are read and written by a copy."""
-    a, b = torch.zeros(2, COPIED // 4, device=device)
-    return 2 * COPIED / timed(lambda: a.copy_(b), device)
-
-
-def multiplying(device: torch.device) -> float:
-    """Floating operations a second of a large product."""
-    width = WIDTH[device.type]
-    a, b = torch.randn(2, width, width, device=device)
-    return 2 * width**3 / timed(lambda: a @ b, device)
 
 
 def in_common() -> dict[str, Any]:
@@ -186,15 +183,16 @@ def in_common() -> dict[str, Any]:
     for epochs in (5, 20):
         for schedule in ("cosine", "constant"):
             settings = Collect(epochs=epochs, batch_size=32, schedule=schedule, chunk=CHUNK)
-            found = collect(net, digits.train, CHUNKS * CHUNK, settings)
-            outputs = outputs_of_all(net, found.states, digits.test.inputs)
+            population = collect(net, digits.train, CHUNKS * CHUNK, settings)
+            outputs = outputs_of_all(net, population.states, digits.test.inputs)
             logs = -per_example(Classification(), outputs, digits.test.targets, torch.ones(()))
-            shares = [between(x) for x in (found.labels["loss"], outputs, logs)]
-            rows.append({"epochs": epochs, "schedule": schedule, "accuracy": float(found.labels["accuracy"].mean())})
+            shares = [between(x) for x in (population.labels["loss"], outputs, logs)]
+            accuracy = float(population.labels["accuracy"].mean())
+            rows.append({"epochs": epochs, "schedule": schedule, "accuracy": accuracy})
             rows[-1] |= dict(zip(("loss", "outputs", "log p"), shares, strict=True))
             texts = " | ".join(f"{share:.3f}" for share in shares)
-            print(f"| {epochs} | {schedule} | {rows[-1]['accuracy']:.3f} | {texts} |", flush=True)
-    return {"command": "python bench/collect.py --order", "chunks": CHUNKS, "chunk": CHUNK, "rows": rows}
+            print(f"| {epochs} | {schedule} | {accuracy:.3f} | {texts} |", flush=True)
+    return {"command": "python -m bench collect --order", "chunks": CHUNKS, "chunk": CHUNK, "rows": rows}
 
 
 def between(x: Tensor) -> float:
@@ -216,7 +214,3 @@ def timed(act: Callable[[], object], device: torch.device) -> float:
             torch.cuda.synchronize()
         seconds.append(clock() - start)
     return statistics.median(seconds[1:])
-
-
-if __name__ == "__main__":
-    main()

@@ -1,48 +1,95 @@
-"""`coset bench`: run a measurement, and print its rows."""
+"""`python -m bench NAME` and, in a checkout, `coset bench NAME`: one command for each benchmark."""
 
 from __future__ import annotations
 
-import json
+import importlib
+import inspect
+import json as json_format
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import bench
 from coset.cli import console
 from coset.cli.options import Json, Seed
+from coset.core.errors import CosetError
+
+HELP = "Measure how fast coset is and how well it does, beside other tools; without a name, list the benchmarks."
 
 
-def run(name: str | None, seed: int, as_json: bool) -> None:
-    """List the benches, or run one and print it as a table or as JSON."""
-    if name is None:
-        return _list(as_json)
-    with console.steps(quiet=as_json) as say:
-        found = bench.run(name, seed, say)
-    if as_json:
-        record = {"bench": name, "seed": seed} | asdict(found)
-        typer.echo(json.dumps(record, indent=1, allow_nan=False))
-        return None
-    out = console.stdout()
-    keys = list(found.rows[0])
-    rows = [[_cell(row[key]) for key in keys] for row in found.rows]
-    out.print(console.table(found.title, keys, rows, numbers=[key for key in keys if _numeric(found, key)]))
-    out.print()
-    for note in found.notes:
-        out.print(note)
-    out.print(", ".join(f"{key} {value or 'not installed'}" for key, value in found.machine.items()))
-    return None
+class _Benchmark(TyperCommand):
+    """A benchmark whose file is imported when it is called, not when all are listed."""
+
+    def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
+        module = importlib.import_module(f"bench.{self.name}")
+        single = typer.Typer(pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None)
+        single.command(name=self.name, help=inspect.getdoc(module))(
+            getattr(module, "main", None) or _table(str(self.name))
+        )
+        return typer.main.get_command(single).make_context(info_name, args, parent, **extra)
 
 
-def _list(as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(bench.BENCHES, indent=1))
+class _Benchmarks(TyperGroup):
+    """All benchmarks of this folder."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(bench.benchmarks())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        texts = bench.benchmarks()
+        if cmd_name not in texts:
+            raise bench.unknown(cmd_name)
+        return _Benchmark(cmd_name, callback=lambda: None, help=texts[cmd_name])
+
+
+group = typer.Typer(
+    cls=_Benchmarks,
+    help=HELP,
+    epilog="Example: coset bench symmetry --json",
+    invoke_without_command=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+@group.callback()
+def _list(context: typer.Context, json: Json = False) -> None:
+    if context.invoked_subcommand is not None:
         return
-    console.stdout().print(console.table("Benches", ("name", "what it measures"), list(bench.BENCHES.items())))
+    texts = bench.benchmarks()
+    if json:
+        typer.echo(json_format.dumps(texts, indent=1))
+        return
+    console.stdout().print(console.table("Benchmarks", ("name", "what it measures"), list(texts.items())))
 
 
-def _numeric(found: bench.Result, key: str) -> bool:
-    return any(isinstance(row[key], int | float) for row in found.rows)
+def _table(name: str) -> Callable[..., None]:
+    """The command of a benchmark that makes a table."""
+
+    def measure(json: Json = False, seed: Seed = 0) -> None:
+        with console.steps(quiet=json) as say:
+            measurement = bench.run(name, seed, say)
+        if json:
+            record = {"bench": name, "seed": seed} | asdict(measurement)
+            typer.echo(json_format.dumps(record, indent=1, allow_nan=False))
+        else:
+            _print(measurement)
+
+    return measure
+
+
+def _print(measurement: bench.Measurement) -> None:
+    out, keys = console.stdout(), list(measurement.rows[0])
+    rows = [[_cell(row[key]) for key in keys] for row in measurement.rows]
+    numbers = [key for key in keys if any(isinstance(row[key], int | float) for row in measurement.rows)]
+    out.print(console.table(measurement.title, keys, rows, numbers=numbers))
+    out.print()
+    for note in measurement.notes:
+        out.print(note)
+    out.print(", ".join(f"{key} {value or 'not installed'}" for key, value in measurement.machine.items()))
 
 
 def _cell(value: Any) -> str:
@@ -51,15 +98,15 @@ def _cell(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-def measure(
-    name: Annotated[str | None, typer.Argument(help="Which one; without a name they are listed.")] = None,
-    json: Json = False,
-    seed: Seed = 0,
-) -> None:
-    """Measure coset beside other tools, in one run; tools that are not installed are named."""
-    run(name, seed, as_json=json)
-
-
 def register(app: typer.Typer) -> None:
     """Add `coset bench` to the command line: the entry point of the group `coset.commands`."""
-    app.command(name="bench", epilog="Example: coset bench symmetry --json")(measure)
+    app.add_typer(group, name="bench")
+
+
+def execute() -> None:
+    """`python -m bench`."""
+    try:
+        group(prog_name="python -m bench")
+    except CosetError as error:
+        console.complain("error", str(error))
+        raise SystemExit(2) from None

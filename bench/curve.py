@@ -19,8 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench import process
 from bench.curve_layers import CurveNet
-from bench.device import copying, default_device, device_name, multiplying, now, prepare
-from bench.result import Result, machine
+from bench.hardware import copy_speed, default_device, device_name, now, prepare, product_speed
+from bench.measurement import Measurement, machine
 from coset import MAP, PGD, Adversarial, Connect, Epoch, Method, find_curve, fit, zoo
 from coset.core import state
 from coset.data import Split
@@ -51,7 +51,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Case:
+class CurveCase:
     """A network, the shape of an input, the devices it is measured on, and whether also under attack.
 
     An attack takes eight times as long, which is much for large networks in eager torch.
@@ -64,15 +64,15 @@ class Case:
 
 
 CASES = {
-    "MLP 784-512x3-10": Case("mlp:784-512-512-512-10", (784,), ("cpu",)),
-    "TinyTen": Case("tinyten", (3, 32, 32), ("cpu", "cuda")),
-    "ResNet32": Case("resnet32", (3, 32, 32), ("cuda",), attacked=False),
-    "GoogLeNet": Case("googlenet", (3, 32, 32), ("cuda",), attacked=False),
+    "MLP 784-512x3-10": CurveCase("mlp:784-512-512-512-10", (784,), ("cpu",)),
+    "TinyTen": CurveCase("tinyten", (3, 32, 32), ("cpu", "cuda")),
+    "ResNet32": CurveCase("resnet32", (3, 32, 32), ("cuda",), attacked=False),
+    "GoogLeNet": CurveCase("googlenet", (3, 32, 32), ("cuda",), attacked=False),
 }
 
 
 @dataclass(frozen=True)
-class Task:
+class CurveTask:
     """What a step learns, a network or a curve, and what happens to its inputs before."""
 
     curve: bool
@@ -80,17 +80,17 @@ class Task:
 
 
 TASKS = {
-    "training": Task(False, None),
-    "curve": Task(True, None),
-    "training, attacked": Task(False, ATTACK),
-    "curve, attacked": Task(True, ATTACK),
+    "training": CurveTask(False, None),
+    "curve": CurveTask(True, None),
+    "training, attacked": CurveTask(False, ATTACK),
+    "curve, attacked": CurveTask(True, ATTACK),
 }
 
 
-def run(seed: int, say: Callable[[str], None]) -> Result:
+def run(seed: int, say: Callable[[str], None]) -> Measurement:
     """One row for each network, task and tool."""
     device = default_device()
-    bandwidth, speed = copying(device), multiplying(device, "tf32")
+    bandwidth, speed = copy_speed(device), product_speed(device, "tf32")
     rows: list[dict[str, Any]] = []
     for name, case in CASES.items():
         if device.type not in case.devices:
@@ -100,8 +100,9 @@ def run(seed: int, say: Callable[[str], None]) -> Result:
             operations = flop(case, TASKS[task].attack)
             for tool in TOOLS:
                 say(f"{task} by {tool} on {name}")
-                asked = {"tool": tool, "name": name, "task": task, "seed": seed}
-                row = {"network": name, "task": task, "tool": tool} | process.measured(measure, asked, KEYS, LIMIT)
+                arguments = {"tool": tool, "name": name, "task": task, "seed": seed}
+                row: dict[str, Any] = {"network": name, "task": task, "tool": tool}
+                row |= process.measure_apart(measure, arguments, KEYS, LIMIT)
                 step = row["ms a step"]
                 rows.append(row)
                 row["of training"] = _over(step, _step(rows, name, task.replace("curve", "training"), "coset"))
@@ -111,8 +112,12 @@ def run(seed: int, say: Callable[[str], None]) -> Result:
                 if TASKS[task].curve:
                     row["interpolation"] = _over(1e3 * BYTES * parameters / bandwidth, step)
     limits = {"copy GB/s": round(bandwidth / 1e9, 1), "product GFLOP/s": round(speed / 1e9, 1)}
-    found = machine("torch") | {"device": device_name()} | limits
-    return Result("Milliseconds of a step along a curve", rows, NOTES, found)
+    return Measurement(
+        title="Milliseconds of a step along a curve",
+        rows=rows,
+        notes=NOTES,
+        machine=machine("torch") | {"device": device_name()} | limits,
+    )
 
 
 def measure(tool: str, name: str, task: str, seed: int) -> dict[str, Any]:
@@ -122,15 +127,15 @@ def measure(tool: str, name: str, task: str, seed: int) -> dict[str, Any]:
     model = zoo.build(case.model)
     steps = STEPS[device.type]
     split = Split(torch.randn(steps * BATCH, *case.shape), torch.randint(10, (steps * BATCH,))).to(device)
-    with _complaints() as heard:
+    with _complaints() as messages:
         seconds = TOOLS[tool](model, split, TASKS[task])
-    found: dict[str, Any] = {"ms a step": 1e3 * seconds / steps, "note": "; ".join(heard) or None}
+    row: dict[str, Any] = {"ms a step": 1e3 * seconds / steps, "note": "; ".join(messages) or None}
     if device.type == "cuda":
-        found["peak MiB"] = torch.cuda.max_memory_allocated() / 2**20
-    return found
+        row["peak MiB"] = torch.cuda.max_memory_allocated() / 2**20
+    return row
 
 
-def by_coset(model: nn.Module, split: Split, task: Task) -> float:
+def by_coset(model: nn.Module, split: Split, task: CurveTask) -> float:
     """Seconds of the fastest epoch of `find_curve` or `fit`."""
     device = split.inputs.device
     ends: list[float] = []
@@ -153,7 +158,7 @@ def _training(attack: PGD | None) -> Method:
     return Adversarial("sgd", RATE, MOMENTUM, EPOCHS, BATCH, weight_decay=DECAY, attack=attack)
 
 
-def by_torch(model: nn.Module, split: Split, task: Task) -> float:
+def by_torch(model: nn.Module, split: Split, task: CurveTask) -> float:
     """Seconds of the fastest epoch of a loop in eager torch."""
     device = split.inputs.device
     step = eager(model, task, device)
@@ -166,16 +171,16 @@ def by_torch(model: nn.Module, split: Split, task: Task) -> float:
     return min(end - start for start, end in pairwise(ends))
 
 
-TOOLS: dict[str, Callable[[nn.Module, Split, Task], float]] = {"coset": by_coset, "eager torch": by_torch}
+TOOLS: dict[str, Callable[[nn.Module, Split, CurveTask], float]] = {"coset": by_coset, "eager torch": by_torch}
 
 
-def eager(model: nn.Module, task: Task, device: torch.device) -> Callable[[Tensor, Tensor], None]:
+def eager(model: nn.Module, task: CurveTask, device: torch.device) -> Callable[[Tensor, Tensor], None]:
     """A step of the loop that one writes first, (inputs, targets) -> None."""
     net: nn.Module = CurveNet([fresh(model) for _ in range(3)]) if task.curve else fresh(model)
     net = net.to(device).train()
     # The weights on a curve are no parameters of the optimizer, so their decay is a part of the loss.
-    learned = [p for p in net.parameters() if p.requires_grad]
-    optimizer = torch.optim.SGD(learned, RATE, MOMENTUM, weight_decay=0.0 if task.curve else DECAY)
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    optimizer = torch.optim.SGD(parameters, RATE, MOMENTUM, weight_decay=0.0 if task.curve else DECAY)
 
     def step(inputs: Tensor, targets: Tensor) -> None:
         point = (torch.rand((), device=device),) if task.curve else ()
@@ -184,7 +189,7 @@ def eager(model: nn.Module, task: Task, device: torch.device) -> Callable[[Tenso
             return F.cross_entropy(net(x, *point), targets)
 
         if task.attack is not None:
-            inputs = _attacked(task.attack, loss, inputs)
+            inputs = _attack(task.attack, loss, inputs)
         optimizer.zero_grad()
         total = loss(inputs)
         if isinstance(net, CurveNet):
@@ -195,7 +200,7 @@ def eager(model: nn.Module, task: Task, device: torch.device) -> Callable[[Tenso
     return step
 
 
-def _attacked(attack: PGD, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
+def _attack(attack: PGD, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> Tensor:
     x = inputs + attack.epsilon * (2 * torch.rand_like(inputs) - 1)
     for _ in range(attack.steps):
         x.requires_grad_()
@@ -205,17 +210,17 @@ def _attacked(attack: PGD, loss: Callable[[Tensor], Tensor], inputs: Tensor) -> 
     return x
 
 
-def flop(case: Case, attack: PGD | None) -> int:
+def flop(case: CurveCase, attack: PGD | None) -> int:
     """Floating-point operations of the convolutions and matrix products of a step, forwards and backwards."""
     model = zoo.build(case.model)
     few = torch.randn(2, *case.shape)
-    operations = _counted(model, few)
+    operations = _operations(model, few)
     if attack is not None:  # its gradients are those of the inputs only
-        operations += attack.steps * _counted(model.requires_grad_(False), few.requires_grad_())
+        operations += attack.steps * _operations(model.requires_grad_(False), few.requires_grad_())
     return operations * BATCH // len(few)
 
 
-def _counted(model: nn.Module, inputs: Tensor) -> int:
+def _operations(model: nn.Module, inputs: Tensor) -> int:
     with FlopCounterMode(display=False) as counter:
         torch.autograd.backward(model(inputs).sum())
     return int(counter.get_total_flops())
@@ -224,25 +229,25 @@ def _counted(model: nn.Module, inputs: Tensor) -> int:
 @contextmanager
 def _complaints() -> Iterator[list[str]]:
     """What is said about steps that could not be captured."""
-    heard: list[str] = []
+    messages: list[str] = []
 
     class Listener(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            heard.append(record.getMessage())
+            messages.append(record.getMessage())
 
     listener, level = Listener(), capture.log.level
     capture.log.addHandler(listener)
     capture.log.setLevel(logging.INFO)
     try:
-        yield heard
+        yield messages
     finally:
         capture.log.removeHandler(listener)
         capture.log.setLevel(level)
 
 
 def _step(rows: list[dict[str, Any]], name: str, task: str, tool: str) -> float | None:
-    found = (row for row in rows if (row["network"], row["task"], row["tool"]) == (name, task, tool))
-    step: float | None = next(found)["ms a step"]
+    same = (row for row in rows if (row["network"], row["task"], row["tool"]) == (name, task, tool))
+    step: float | None = next(same)["ms a step"]
     return step
 
 

@@ -6,6 +6,7 @@ The images are noise: a step takes as long. On CUDA if there is one, else on the
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,8 +18,8 @@ from torch.func import functional_call
 from torch.nn import functional as F
 
 from bench import process
-from bench.device import default_device, device_name, wait
-from bench.result import Result, installed, machine
+from bench.hardware import default_device, device_name, wait
+from bench.measurement import Measurement, installed, machine
 from coset import VI, Epoch, fit, zoo
 from coset.data import Split
 from coset.training.initialise import fresh
@@ -35,7 +36,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Case:
+class TrainingCase:
     """A network with data: `examples` an epoch, and how long a training is."""
 
     model: str
@@ -47,10 +48,10 @@ class Case:
 
 
 CASES = {
-    "MLP 784-512x3-10, two networks": Case(
+    "MLP 784-512x3-10, two networks": TrainingCase(
         "mlp:784-512-512-512-10", (784,), 60_000, 2, 300, VI("sgd", 0.06, batch_size=BATCH, epochs=EPOCHS)
     ),
-    "the same, tf32": Case(
+    "the same, tf32": TrainingCase(
         "mlp:784-512-512-512-10",
         (784,),
         60_000,
@@ -58,7 +59,7 @@ CASES = {
         300,
         VI("sgd", 0.06, batch_size=BATCH, epochs=EPOCHS, precision="tf32"),
     ),
-    "ResNet20 FRN, bfloat16": Case(
+    "ResNet20 FRN, bfloat16": TrainingCase(
         "resnet20:norm=frn",
         (3, 32, 32),
         50_000,
@@ -66,7 +67,7 @@ CASES = {
         1,
         VI("sgd", 0.05, batch_size=BATCH, epochs=EPOCHS, precision="bfloat16"),
     ),
-    "the same, compiled": Case(
+    "the same, compiled": TrainingCase(
         "resnet20:norm=frn",
         (3, 32, 32),
         50_000,
@@ -77,7 +78,7 @@ CASES = {
 }
 
 
-def run(seed: int, say: Callable[[str], None]) -> Result:
+def run(seed: int, say: Callable[[str], None]) -> Measurement:
     """One row for each network and tool, each measured in a process of its own."""
     rows: list[dict[str, Any]] = []
     for name in CASES:
@@ -88,8 +89,8 @@ def run(seed: int, say: Callable[[str], None]) -> Result:
         for row in rows:
             if row["network"] == name and row["ms a step"] and ours["ms a step"]:
                 row["times coset"] = row["ms a step"] / ours["ms a step"]
-    found = machine("torch", "bayesian-torch") | {"device": device_name()}
-    return Result("Seconds of variational training", rows, NOTES, found)
+    where = machine("torch", "bayesian-torch") | {"device": device_name()}
+    return Measurement("Seconds of variational training", rows, NOTES, where)
 
 
 def _measure(tool: str, name: str, seed: int) -> dict[str, Any]:
@@ -98,7 +99,7 @@ def _measure(tool: str, name: str, seed: int) -> dict[str, Any]:
         return {**dict.fromkeys(keys), "note": "not installed"}
     if tool != "coset" and CASES[name].settings.compile:
         return {**dict.fromkeys(keys), "note": "as above"}
-    return process.measured(measure, {"tool": tool, "name": name, "seed": seed}, keys, LIMIT)
+    return process.measure_apart(measure, {"tool": tool, "name": name, "seed": seed}, keys, LIMIT)
 
 
 def measure(tool: str, name: str, seed: int) -> dict[str, Any]:
@@ -115,54 +116,54 @@ def measure(tool: str, name: str, seed: int) -> dict[str, Any]:
         torch.cuda.reset_peak_memory_stats()
     seconds = TOOLS[tool](model, split, case)
     full = CASES[name].examples // BATCH
-    found = {"epochs": case.epochs, "seconds": seconds / steps * full * case.epochs, "ms a step": 1e3 * seconds / steps}
+    row = {"epochs": case.epochs, "seconds": seconds / steps * full * case.epochs, "ms a step": 1e3 * seconds / steps}
     if device.type == "cuda":
-        found["peak MiB"] = torch.cuda.max_memory_allocated() / 2**20
-    return found
+        row["peak MiB"] = torch.cuda.max_memory_allocated() / 2**20
+    return row
 
 
-def by_coset(model: nn.Module, split: Split, case: Case) -> float:
+def by_coset(model: nn.Module, split: Split, case: TrainingCase) -> float:
     """The median epoch of coset.fit."""
-    seen: list[float] = []
+    seconds: list[float] = []
 
     def note(epoch: Epoch) -> None:
         if epoch.replica == 0:
-            seen.append(epoch.seconds)
+            seconds.append(epoch.seconds)
 
     fit(model, split, case.settings, replicas=case.replicas, device=split.inputs.device, progress=note)
-    return sorted(seen[1:])[len(seen[1:]) // 2]
+    return statistics.median_high(seconds[1:])
 
 
-def by_plain(model: nn.Module, split: Split, case: Case) -> float:
+def by_plain(model: nn.Module, split: Split, case: TrainingCase) -> float:
     """The median epoch of the loop that one writes first, for as many networks."""
     prepared = _prepared(model, split)
     return case.replicas * _median(lambda: _plain_epoch(split, case, *prepared))
 
 
-def by_bayesian_torch(model: nn.Module, split: Split, case: Case) -> float:
+def by_bayesian_torch(model: nn.Module, split: Split, case: TrainingCase) -> float:
     """The median epoch of a network whose layers bayesian-torch has replaced."""
     from bayesian_torch.models.dnn_to_bnn import dnn_to_bnn, get_kl_loss
 
-    made = fresh(model)
+    net = fresh(model)
     prior = {"prior_mu": 0.0, "prior_sigma": 1.0, "posterior_mu_init": 0.0, "posterior_rho_init": -4.6}
-    dnn_to_bnn(made, {**prior, "type": "Reparameterization", "moped_enable": False, "moped_delta": 0.5})
-    made = made.to(split.inputs.device)
-    optimizer = torch.optim.SGD(made.parameters(), 0.01, 0.9)
+    dnn_to_bnn(net, {**prior, "type": "Reparameterization", "moped_enable": False, "moped_delta": 0.5})
+    net = net.to(split.inputs.device)
+    optimizer = torch.optim.SGD(net.parameters(), 0.01, 0.9)
     generator = torch.Generator(split.inputs.device).manual_seed(0)
 
     def epoch() -> None:
         for inputs, targets in split.minibatches(BATCH, generator, drop_last=True):
             optimizer.zero_grad()
             with _autocast(split, case):
-                logits = made(inputs)
-            loss = F.cross_entropy(logits.float(), targets) + get_kl_loss(made) / len(split)
+                logits = net(inputs)
+            loss = F.cross_entropy(logits.float(), targets) + get_kl_loss(net) / len(split)
             torch.autograd.backward(loss)
             optimizer.step()
 
     return case.replicas * _median(epoch)
 
 
-TOOLS: dict[str, Callable[[nn.Module, Split, Case], float]] = {
+TOOLS: dict[str, Callable[[nn.Module, Split, TrainingCase], float]] = {
     "coset": by_coset,
     "plain torch": by_plain,
     "bayesian-torch": by_bayesian_torch,
@@ -170,16 +171,16 @@ TOOLS: dict[str, Callable[[nn.Module, Split, Case], float]] = {
 
 
 def _prepared(model: nn.Module, split: Split) -> tuple[Any, ...]:
-    made = fresh(model).to(split.inputs.device)
-    mean = {name: p.detach().clone().requires_grad_() for name, p in made.named_parameters()}
+    net = fresh(model).to(split.inputs.device)
+    mean = {name: p.detach().clone().requires_grad_() for name, p in net.named_parameters()}
     rho = {name: torch.full_like(p, math.log(math.expm1(0.01))).requires_grad_() for name, p in mean.items()}
     optimizer = torch.optim.SGD([*mean.values(), *rho.values()], 0.01, 0.9)
-    return made, mean, rho, optimizer
+    return net, mean, rho, optimizer
 
 
 def _plain_epoch(
     split: Split,
-    case: Case,
+    case: TrainingCase,
     model: nn.Module,
     mean: dict[str, Tensor],
     rho: dict[str, Tensor],
@@ -203,7 +204,7 @@ def _plain_epoch(
         optimizer.step()
 
 
-def _autocast(split: Split, case: Case) -> torch.autocast:
+def _autocast(split: Split, case: TrainingCase) -> torch.autocast:
     enabled = case.settings.precision == "bfloat16"
     return torch.autocast(split.inputs.device.type, torch.bfloat16, enabled=enabled)
 
@@ -216,4 +217,4 @@ def _median(epoch: Callable[[], None]) -> float:
         epoch()
         wait()
         seconds.append(time.perf_counter() - start)
-    return sorted(seconds[1:])[len(seconds[1:]) // 2]
+    return statistics.median_high(seconds[1:])

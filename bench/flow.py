@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from bench import process
-from bench.device import default_device, device_name, multiplying, now, prepare
-from bench.result import Result, machine
+from bench.hardware import default_device, device_name, now, prepare, product_speed
+from bench.measurement import Measurement, machine
 from coset import Architecture, Epoch, Flow, Matching, Population, normal_starts, symmetry, zoo
 from coset.data import Split
 from coset.weightspace.embedding import Conditioning
@@ -43,7 +43,7 @@ NOTES = (
 
 
 @dataclass(frozen=True)
-class Case:
+class FlowCase:
     """A flow and how it is learned: `steps` of an epoch, on batches of `batch`, and `samples` that are drawn."""
 
     architecture: Architecture
@@ -55,34 +55,34 @@ class Case:
 
 
 CASES = {
-    "cpu": Case(Architecture("units", 128, 4), 64, "float32", False, 2, 64),
-    "cuda": Case(Architecture("units", 512, 8, heads=4), 512, "bfloat16", True, 40, 1024),
+    "cpu": FlowCase(Architecture("units", 128, 4), 64, "float32", False, 2, 64),
+    "cuda": FlowCase(Architecture("units", 512, 8, heads=4), 512, "bfloat16", True, 40, 1024),
 }
 LEARNING, SAMPLING = "learning", "sampling"
 
 
-def run(seed: int, say: Callable[[str], None]) -> Result:
+def run(seed: int, say: Callable[[str], None]) -> Measurement:
     """Two rows for each tool: a step of learning, and samples."""
     device = default_device()
     case = CASES[device.type]
-    speed, operations = multiplying(device, case.precision), flop(case)
+    speed, operations = product_speed(device, case.precision), flop(case)
     # A step is a forward and a backward pass of a batch; a sample two forward passes for each step of the solver.
     work = {LEARNING: operations[LEARNING] * case.batch, SAMPLING: operations[SAMPLING] * 2 * SOLVER_STEPS}
     rows: list[dict[str, Any]] = []
     for tool in TOOLS:
         say(tool)
-        found = process.measured(measure, {"tool": tool, "seed": seed}, (LEARNING, SAMPLING), LIMIT)
+        measurement = process.measure_apart(measure, {"tool": tool, "seed": seed}, (LEARNING, SAMPLING), LIMIT)
         for task in (LEARNING, SAMPLING):
-            seconds = found[task]
+            seconds = measurement[task]
             row = {"task": task, "tool": tool, "ms": seconds and 1e3 * seconds}
             row["networks a second"] = seconds and (case.batch if task == LEARNING else 1) / seconds
             first = next((each for each in rows if each["task"] == task), row)
             row["times coset"] = row["ms"] / first["ms"] if row["ms"] and first["ms"] else None
             row["GFLOP"] = work[task] / 1e9
             row["arithmetic"] = work[task] / speed / seconds if seconds else None
-            rows.append(row | {"peak MiB": found["peak MiB"], "note": found["note"]})
+            rows.append(row | {key: measurement[key] for key in ("peak MiB", "note")})
     more = {"device": device_name(), "product GFLOP/s": round(speed / 1e9, 1)}
-    return Result("Milliseconds of a step of learning, and of a sample", rows, NOTES, machine("torch") | more)
+    return Measurement("Milliseconds of a step of learning, and of a sample", rows, NOTES, machine("torch") | more)
 
 
 def measure(tool: str, seed: int) -> dict[str, Any]:
@@ -93,13 +93,13 @@ def measure(tool: str, seed: int) -> dict[str, Any]:
     starts = normal_starts(zoo.build(MODEL), _symmetry()).states(case.steps * case.batch, torch.Generator())
     ends = {name: x + 0.5 * x.std() * torch.randn_like(x) for name, x in starts.items()}
     step, sample = TOOLS[tool](Population(ends, starts).to(device), case, device)
-    found = {LEARNING: step, SAMPLING: sample}
+    measurement = {LEARNING: step, SAMPLING: sample}
     if device.type == "cuda":
-        found["peak MiB"] = torch.cuda.max_memory_allocated() / 2**20
-    return found
+        measurement["peak MiB"] = torch.cuda.max_memory_allocated() / 2**20
+    return measurement
 
 
-def by_coset(population: Population, case: Case, device: torch.device, whole: bool = False) -> tuple[float, float]:
+def by_coset(population: Population, case: FlowCase, device: torch.device, whole: bool = False) -> tuple[float, float]:
     """Seconds of a step of `Flow.fit`, and of a network of `Flow.sample`. whole: all that is counted by default."""
     ends: list[float] = []
 
@@ -115,22 +115,22 @@ def by_coset(population: Population, case: Case, device: torch.device, whole: bo
         compile=case.compile,
     )
     flow = Flow(_symmetry(), "geometric" if whole else "euclidean", architecture=case.architecture)
-    given: dict[str, Any] = {}
+    task: dict[str, Any] = {}
     if whole:
         inputs, targets = torch.randn(EXAMPLES, INPUTS), torch.randint(CLASSES, (EXAMPLES,))
-        given = {"model": zoo.build(MODEL), "data": Split(inputs, targets)}
-    flow.fit(population, matching, device=device, progress=note, **given)
+        task = {"model": zoo.build(MODEL), "data": Split(inputs, targets)}
+    flow.fit(population, matching, device=device, progress=note, **task)
     generator = torch.Generator(device).manual_seed(0)
     seconds = _repeated(lambda: flow.sample(case.samples, SOLVER_STEPS, generator=generator), device)
     return _fastest_epoch(ends) / case.steps, seconds / case.samples
 
 
-def by_coset_whole(population: Population, case: Case, device: torch.device) -> tuple[float, float]:
+def by_coset_whole(population: Population, case: FlowCase, device: torch.device) -> tuple[float, float]:
     """The same of a geometric flow that also counts errors of outputs."""
     return by_coset(population, case, device, whole=True)
 
 
-def by_torch(population: Population, case: Case, device: torch.device) -> tuple[float, float]:
+def by_torch(population: Population, case: FlowCase, device: torch.device) -> tuple[float, float]:
     """The same of the loop that one writes first."""
     assert population.starts is not None
     (x0, y0), (x1, y1) = (_tokens(states) for states in (population.starts, population.states))
@@ -176,7 +176,7 @@ def by_torch(population: Population, case: Case, device: torch.device) -> tuple[
     return _fastest_epoch(ends) / case.steps, _repeated(sample, device) / case.samples
 
 
-TOOLS: dict[str, Callable[[Population, Case, torch.device], tuple[float, float]]] = {
+TOOLS: dict[str, Callable[[Population, FlowCase, torch.device], tuple[float, float]]] = {
     "coset": by_coset,
     "coset, geometric, outputs": by_coset_whole,
     "plain torch": by_torch,
@@ -204,15 +204,15 @@ class Plain(nn.Module):
         return self.units_out(tokens[:, :-1]), self.rest_out(tokens[:, -1])
 
 
-def flop(case: Case) -> dict[str, int]:
+def flop(case: FlowCase) -> dict[str, int]:
     """Floating-point operations for one network: of a forward pass, and of one with its gradients."""
     few = 2
     net = Plain(case.architecture)
-    given = torch.randn(few, UNITS, INPUTS + 1 + CLASSES), torch.randn(few, CLASSES), torch.rand(few)
+    inputs = torch.randn(few, UNITS, INPUTS + 1 + CLASSES), torch.randn(few, CLASSES), torch.rand(few)
     with FlopCounterMode(display=False) as forward, torch.no_grad():
-        net(*given)
+        net(*inputs)
     with FlopCounterMode(display=False) as both:
-        torch.autograd.backward(sum(out.sum() for out in net(*given)))
+        torch.autograd.backward(sum(out.sum() for out in net(*inputs)))
     return {SAMPLING: forward.get_total_flops() // few, LEARNING: both.get_total_flops() // few}
 
 

@@ -1,28 +1,25 @@
-"""Digits of the sphere's logarithm and distance in float32, by angle: ours, the acos form, and geoopt if installed.
-
-python bench/geometry.py [--out results/geometry.json]
-"""
+"""Digits of the sphere's logarithm and distance in float32, by angle: ours, the acos form, and geoopt if installed."""
 
 from __future__ import annotations
 
-import argparse
 import importlib
-import json
 import math
 import platform
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import Tensor
 
+from coset.core.files import write_json
 from coset.weightspace import sphere
 
 ANGLES = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 2.0, 3.0,
           *(math.pi - gap for gap in (1e-2, 1e-3, 1e-4, 1e-5, 1e-6)))  # fmt: skip
 PAIRS = 256
-Method = tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
+SphereMaps = tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]]
 
 
 def acos_dist(x: Tensor, y: Tensor) -> Tensor:
@@ -36,14 +33,15 @@ def acos_log(x: Tensor, y: Tensor) -> Tensor:
     return acos_dist(x, y)[..., None] * across / length.clamp(min=1e-15)
 
 
-def methods() -> dict[str, Method]:
-    found: dict[str, Method] = {"coset": (sphere.log, sphere.angle), "acos": (acos_log, acos_dist)}
+def methods() -> dict[str, SphereMaps]:
+    """Logarithm and distance, by who computes them."""
+    maps: dict[str, SphereMaps] = {"coset": (sphere.log, sphere.angle), "acos": (acos_log, acos_dist)}
     try:
         geoopt = importlib.import_module("geoopt")
     except ImportError:
-        return found
+        return maps
     other = geoopt.manifolds.Sphere()
-    return {**found, f"geoopt {geoopt.__version__}": (other.logmap, other.dist)}
+    return {**maps, f"geoopt {geoopt.__version__}": (other.logmap, other.dist)}
 
 
 def pairs(angle: float, d: int) -> tuple[Tensor, Tensor]:
@@ -80,10 +78,10 @@ def measure(angle: float, d: int) -> dict[str, Any]:
     return row
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results/geometry.json"))
-    out: Path = parser.parse_args().out
+def main(
+    out: Annotated[Path, typer.Option(help="Where the record is written.")] = Path("results/geometry.json"),
+) -> None:
+    """Measure at every angle, print a table, and write the record."""
     torch.set_num_threads(1)
     rows = [measure(angle, d) for d in (3, 784) for angle in ANGLES]
     names = list(rows[0]["errors"])
@@ -91,9 +89,9 @@ def main() -> None:
         f"{'d':>4} {'angle':>12} " + " ".join(f"{name + ' ' + what:>20}" for name in names for what in ("log", "dist"))
     )
     for row in rows:
-        shown = f"{row['angle']:.0e}" if row["angle"] <= 3 else f"pi - {row['pi_minus_angle']:.0e}"
+        angle = f"{row['angle']:.0e}" if row["angle"] <= 3 else f"pi - {row['pi_minus_angle']:.0e}"
         values = [row["errors"][name][what] for name in names for what in ("log", "dist")]
-        print(f"{row['d']:>4} {shown:>12} " + " ".join(f"{value:>20.1e}" for value in values))
+        print(f"{row['d']:>4} {angle:>12} " + " ".join(f"{value:>20.1e}" for value in values))
     record = {
         "torch": torch.__version__,
         "machine": platform.machine(),
@@ -101,8 +99,5 @@ def main() -> None:
         "pairs": PAIRS,
         "rows": rows,
     }
-    out.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
-
-
-if __name__ == "__main__":
-    main()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, record)

@@ -1,59 +1,68 @@
 """Hamiltonian Monte Carlo on Snelson's set: a network 1-50-1 with tanh, prior N(0, 1), known noise.
 
-python bench/hmc.py [--device cuda] [--numpyro] [--out results/hmc-snelson.json]
-
 With --numpyro, which needs numpyro, NUTS samples the same posterior, and so does its HMC with as many steps: the
 predictions must agree. Seconds are of whole runs, with the warm-up, and for numpyro with compilation.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
 import time
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import Tensor, nn
 
 import coset
+from bench.record import device_name, versions
 from coset import data
+from coset.cli.options import Device
 from coset.core.files import write_json
 
 UNITS, NOISE = 50, 0.3
 
 
-def main() -> None:
-    """Sample, compare, and write the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--numpyro", action="store_true")
-    parser.add_argument("--chains", type=int, default=4)
-    parser.add_argument("--draws", type=int, default=500)
-    parser.add_argument("--warm-up", type=int, default=500)
-    parser.add_argument("--steps", type=int, default=128)
-    parser.add_argument("--out", type=Path, default=Path("results/hmc-snelson.json"))
-    options = parser.parse_args()
-    snelson = data.load("snelson")
+@dataclass(frozen=True)
+class Chains:
+    """How many chains, how many draws of each after the warm-up, and leapfrog steps of a draw."""
+
+    chains: int
+    draws: int
+    warm_up: int
+    steps: int
+    device: str
+
+
+def main(
+    device: Device = "cpu",
+    numpyro: Annotated[bool, typer.Option("--numpyro", help="Also sample by numpyro.")] = False,
+    chains: Annotated[int, typer.Option(help="Chains side by side.", min=1)] = 4,
+    draws: Annotated[int, typer.Option(help="Draws of each chain.", min=1)] = 500,
+    warm_up: Annotated[int, typer.Option(help="Draws before those.", min=0)] = 500,
+    steps: Annotated[int, typer.Option(help="Leapfrog steps of a draw.", min=1)] = 128,
+    out: Annotated[Path, typer.Option(help="Where the record is written.")] = Path("results/hmc-snelson.json"),
+) -> None:
+    """Sample, compare, and write the record."""
+    snelson, options = data.load("snelson"), Chains(chains, draws, warm_up, steps, device)
     grid = snelson.test.inputs
     runs = {"coset HMC": ours(snelson.train, grid, options)}
-    if options.numpyro:
+    if numpyro:
         runs["numpyro HMC"] = theirs(snelson.train, grid, options, nuts=False)
         runs["numpyro NUTS"] = theirs(snelson.train, grid, options, nuts=True)
-    found: dict[str, Any] = {
+    whole: dict[str, Any] = {
         "model": f"1-{UNITS}-1 tanh", "data": "snelson", "noise": NOISE, "prior variance": 1.0,
-        "chains": options.chains, "draws": options.draws, "warm-up": options.warm_up, "steps": options.steps,
+        "chains": chains, "draws": draws, "warm-up": warm_up, "steps": steps,
         "inputs": grid.flatten().tolist(), "runs": {name: record for name, (record, _) in runs.items()},
         "agreement": {name: agreement(runs["coset HMC"][1], x) for name, (_, x) in runs.items() if name[0] == "n"},
-        "device": torch.cuda.get_device_name() if options.device != "cpu" else f"{torch.get_num_threads()} CPU cores",
-        "versions": {"coset": coset.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "device": device_name(device), "versions": versions(),
     }  # fmt: skip
-    brief = {name: {k: v for k, v in run.items() if not isinstance(v, list)} for name, run in found["runs"].items()}
-    print(json.dumps({"runs": brief, "agreement": found["agreement"]}, indent=1))
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(options.out, found)
+    brief = {name: {k: v for k, v in run.items() if not isinstance(v, list)} for name, run in whole["runs"].items()}
+    print(json.dumps({"runs": brief, "agreement": whole["agreement"]}, indent=1))
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, whole)
 
 
 def make() -> nn.Module:
@@ -61,7 +70,7 @@ def make() -> nn.Module:
     return nn.Sequential(nn.Linear(1, UNITS), nn.Tanh(), nn.Linear(UNITS, 1))
 
 
-def ours(train: data.Split, grid: Tensor, options: Any) -> tuple[dict[str, Any], Tensor]:
+def ours(train: data.Split, grid: Tensor, options: Chains) -> tuple[dict[str, Any], Tensor]:
     """`coset.HMC`."""
     method = coset.HMC(options.chains, options.draws, options.warm_up, options.steps, noise=NOISE)
     accepted: list[float] = []
@@ -81,7 +90,7 @@ def ours(train: data.Split, grid: Tensor, options: Any) -> tuple[dict[str, Any],
     return record(outputs, seconds) | more, outputs
 
 
-def theirs(train: data.Split, grid: Tensor, options: Any, *, nuts: bool) -> tuple[dict[str, Any], Tensor]:
+def theirs(train: data.Split, grid: Tensor, options: Chains, *, nuts: bool) -> tuple[dict[str, Any], Tensor]:
     """numpyro's NUTS, as it comes, or its HMC with as many steps and unit mass."""
     import jax  # type: ignore[import-not-found]
     import jax.numpy as jnp  # type: ignore[import-not-found]
@@ -153,7 +162,3 @@ def agreement(a: Tensor, b: Tensor) -> dict[str, float]:
         "largest difference of means": (means[0] - means[1]).abs().max().item(),
         "largest ratio of deviations": (stds[0] / stds[1]).log().abs().max().exp().item(),
     }
-
-
-if __name__ == "__main__":
-    main()

@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from bench import process
-from bench.result import Result, machine
+from bench.measurement import Measurement, machine
 from coset import assignment, data, zoo
 from coset.assignment import native
 from coset.core.memory import peak_mib
@@ -40,35 +40,35 @@ NOTES = (
     f"A solve of over {ENOUGH:.0f} s is not repeated. Where scipy was stopped after {LIMIT} s, there is no ratio.",
 )
 Costs = NDArray[np.float32]
-Pair = tuple[Costs, Costs]
+CostPair = tuple[Costs, Costs]
 
 
-def uniform(rng: np.random.Generator, n: int) -> Pair:
+def uniform(rng: np.random.Generator, n: int) -> CostPair:
     """Independent entries; the next sweep changes them by a hundredth."""
     cost = rng.random((n, n), dtype=np.float32)
     return cost, cost + np.float32(0.01) * rng.random((n, n), dtype=np.float32)
 
 
-def gaussian(rng: np.random.Generator, n: int) -> Pair:
+def gaussian(rng: np.random.Generator, n: int) -> CostPair:
     """`A B^T` of two random layers."""
     a, b = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
     return _sweeps(rng, a, b)
 
 
-def permuted(rng: np.random.Generator, n: int) -> Pair:
+def permuted(rng: np.random.Generator, n: int) -> CostPair:
     """`A B^T` of a layer and a permuted copy of it, under noise of twice its size."""
     a, noise = (rng.standard_normal((n, n), dtype=np.float32) for _ in range(2))
     return _sweeps(rng, a, a[rng.permutation(n)] + 2 * noise)
 
 
-def low_rank(rng: np.random.Generator, n: int) -> Pair:
+def low_rank(rng: np.random.Generator, n: int) -> CostPair:
     """`A B^T` of two layers whose singular values fall as 1 / k, as those of trained layers do."""
     spectrum = (np.arange(1, n + 1) ** -1.0).astype(np.float32)
     a, b = (rng.standard_normal((n, n), dtype=np.float32) * spectrum for _ in range(2))
     return _sweeps(rng, a, b)
 
 
-def trained(rng: np.random.Generator, n: int) -> Pair:
+def trained(rng: np.random.Generator, n: int) -> CostPair:
     """Weight matching of the second hidden layer of two MLPs 64-n-n-10 trained on digits, in its first two sweeps."""
     a, b = (_trained_layers(n, int(seed)) for seed in rng.integers(0, 2**31, 2))
     p = assignment.solve(a[0] @ b[0].T + a[1].T @ b[1]).permutation.numpy()
@@ -76,7 +76,7 @@ def trained(rng: np.random.Generator, n: int) -> Pair:
     return a[1] @ b[1].T + outer, a[1] @ b[1][:, p].T + outer
 
 
-FAMILIES: dict[str, tuple[Callable[[np.random.Generator, int], Pair], int]] = {  # and the largest size
+FAMILIES: dict[str, tuple[Callable[[np.random.Generator, int], CostPair], int]] = {  # and the largest size
     "uniform": (uniform, 8192),
     "Gaussian": (gaussian, 8192),
     "permuted copies": (permuted, 8192),
@@ -85,14 +85,14 @@ FAMILIES: dict[str, tuple[Callable[[np.random.Generator, int], Pair], int]] = { 
 }
 
 
-def run(seed: int, say: Callable[[str], None]) -> Result:
+def run(seed: int, say: Callable[[str], None]) -> Measurement:
     """One row for each kind and size; coset and scipy each in a process of its own."""
     rows: list[dict[str, Any]] = []
     for family, (_, largest) in FAMILIES.items():
         for n in (size for size in SIZES if size <= largest):
             say(f"{family}, n = {n}")
             rows.append({"cost": family, "n": n} | _measure(family, n, seed))
-    return Result(
+    return Measurement(
         title=f"Linear assignment by coset ({native.kernel()} kernel) and by scipy",
         rows=rows,
         notes=NOTES,
@@ -103,17 +103,17 @@ def run(seed: int, say: Callable[[str], None]) -> Result:
 def _measure(family: str, n: int, seed: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         process.call(f"{__name__}:make", {"family": family, "n": n, "seed": seed, "folder": folder}, PATIENCE)
-        found, peak = process.call(f"{__name__}:by_coset", {"folder": folder}, PATIENCE)
-        scipy, verdict = _by_scipy(folder, found["value"])
+        ours, peak = process.call(f"{__name__}:by_coset", {"folder": folder}, PATIENCE)
+        scipy, verdict = _by_scipy(folder, ours["value"])
     return {
-        "cold": found["cold"],
+        "cold": ours["cold"],
         "scipy": scipy,
-        "ratio": scipy and scipy / found["cold"],
-        "warm": found["warm"],
-        "warm ratio": scipy and scipy / found["warm"],
-        "passes": found["cold"] / found["pass"],
-        "gap": found["gap"],
-        "MiB": peak - found["MiB before"],
+        "ratio": scipy and scipy / ours["cold"],
+        "warm": ours["warm"],
+        "warm ratio": scipy and scipy / ours["warm"],
+        "passes": ours["cold"] / ours["pass"],
+        "gap": ours["gap"],
+        "MiB": peak - ours["MiB before"],
         "verdict": verdict,
     }
 
@@ -121,13 +121,13 @@ def _measure(family: str, n: int, seed: int) -> dict[str, Any]:
 def _by_scipy(folder: str, value: float) -> tuple[float | None, str]:
     """scipy's seconds, None if it was stopped, and whether it found `value`."""
     try:
-        found, _ = process.call(f"{__name__}:by_scipy", {"folder": folder}, PATIENCE)
+        theirs, _ = process.call(f"{__name__}:by_scipy", {"folder": folder}, PATIENCE)
     except process.RunError as error:
         if str(error) != f"exit code {-signal.SIGXCPU}":
             raise
         return None, f"scipy stopped after {LIMIT} s"
-    same = abs(found["value"] - value) <= 1e-9 * abs(value)
-    return found["seconds"], "same value" if same else "ANOTHER VALUE"
+    same = abs(theirs["value"] - value) <= 1e-9 * abs(value)
+    return theirs["seconds"], "same value" if same else "ANOTHER VALUE"
 
 
 def make(family: str, n: int, seed: int, folder: str) -> dict[str, Any]:
@@ -150,7 +150,7 @@ def by_coset(folder: str) -> dict[str, Any]:
         "cold": cold_seconds,
         "warm": warm_seconds,
         "pass": pass_seconds,
-        "gap": max(found.gap / abs(found.value) for found in (cold, warm)),
+        "gap": max(solution.gap / abs(solution.value) for solution in (cold, warm)),
         "value": cold.value,
         "MiB before": before,
     }
@@ -172,16 +172,16 @@ def _fastest(call: Callable[[], Any]) -> tuple[float, Any]:
     seconds: list[float] = []
     while len(seconds) < REPEATS and sum(seconds) < ENOUGH:
         start = time.thread_time()  # of the process, idle threads of BLAS would count too, in steps of 4 ms
-        found = call()
+        result = call()
         seconds.append(time.thread_time() - start)
-    return min(seconds), found
+    return min(seconds), result
 
 
-def _sweeps(rng: np.random.Generator, a: Costs, b: Costs) -> Pair:
+def _sweeps(rng: np.random.Generator, a: Costs, b: Costs) -> CostPair:
     """`A B^T`, and again after a tenth of the shared axis of B was permuted, as by the assignments of other layers."""
-    moved = rng.choice(len(a), max(2, len(a) // 10), replace=False)
+    rows = rng.choice(len(a), max(2, len(a) // 10), replace=False)
     first = a @ b.T
-    return first, first + a[:, moved] @ (b[:, np.roll(moved, 1)] - b[:, moved]).T
+    return first, first + a[:, rows] @ (b[:, np.roll(rows, 1)] - b[:, rows]).T
 
 
 def _trained_layers(n: int, seed: int) -> list[Costs]:

@@ -1,25 +1,21 @@
 """The curvature of coset.Laplace beside that of laplace-torch, on small networks.
 
-python bench/laplace_oracle.py [--out results/laplace-oracle.json]
-
 Needs laplace-torch, which brings torchvision: install it in an environment of its own.
 """
 
 from __future__ import annotations
 
-import argparse
 import copy
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import laplace
 import torch
-from laplace.curvature import BackPackGGN, CurvlinopsGGN
+import typer
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from coset.core.files import write_json
 from coset.inference.curvature import Curvature
 from coset.inference.kfac import kronecker
 from coset.training.network import Network
@@ -38,6 +34,8 @@ def nets() -> Iterator[tuple[str, nn.Module, Tensor]]:
 
 def theirs(net: nn.Module, kind: str, loader: Any, subset: str, structure: str, backend: type) -> Any:
     """The curvature that laplace-torch finds, for a noise of one, without a prior."""
+    import laplace
+
     net = copy.deepcopy(net)  # a backend leaves hooks in it
     model = laplace.Laplace(net, kind, subset_of_weights=subset, hessian_structure=structure, backend=backend)
     model.fit(loader)
@@ -51,6 +49,8 @@ def difference(ours: Tensor, other: Tensor) -> float:
 
 def compare(net: nn.Module, inputs: Tensor, kind: str) -> dict[str, float]:
     """The difference of each structure."""
+    from laplace.curvature import BackPackGGN, CurvlinopsGGN
+
     noise = NOISE if kind == "regression" else None
     # The curvature of a regression goes with 1 / noise^2, of which laplace-torch's has none.
     factor = 1.0 if noise is None else 1 / noise**2
@@ -59,7 +59,7 @@ def compare(net: nn.Module, inputs: Tensor, kind: str) -> dict[str, float]:
     network = Network(net.eval())
     curvature = Curvature(network, network.flatten(dict(net.named_parameters())), inputs, noise)
     diagonal = torch.cat([x.flatten() for x in curvature.diagonal().values()])
-    found = {
+    differences = {
         "diagonal": difference(diagonal, factor * theirs(net, kind, loader, "all", "diag", BackPackGGN)),
         "full": difference(
             curvature.dense(network.names), factor * theirs(net, kind, loader, "all", "full", BackPackGGN)
@@ -69,17 +69,17 @@ def compare(net: nn.Module, inputs: Tensor, kind: str) -> dict[str, float]:
         ),
     }
     factors = [pair for pair in theirs(net, kind, loader, "all", "kron", CurvlinopsGGN).kfacs if len(pair) == 2]
-    found["kron"] = max(
+    differences["kron"] = max(
         difference(torch.kron(*mine), factor * torch.kron(*pair))
         for mine, pair in zip(kronecker(curvature).values(), factors, strict=True)
     )
-    return found
+    return differences
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("results/laplace-oracle.json"))
-    out: Path = parser.parse_args().out
+def main(
+    out: Annotated[Path, typer.Option(help="Where the record is written.")] = Path("results/laplace-oracle.json"),
+) -> None:
+    """Compare every structure on both networks, and write the record."""
     rows = [
         {"net": name, "likelihood": kind, **compare(net, inputs, kind)}
         for name, net, inputs in nets()
@@ -87,8 +87,5 @@ def main() -> None:
     ]
     for row in rows:
         print(row)
-    out.write_text(json.dumps({"measure": difference.__doc__, "examples": EXAMPLES, "rows": rows}, indent=2) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, {"measure": difference.__doc__, "examples": EXAMPLES, "rows": rows})

@@ -1,28 +1,29 @@
 """Align two random 1-billion-parameter Llama-shaped bfloat16 checkpoints, one a hidden permutation of the other.
 
-python bench/llama1b.py [--device cuda] [--depth 22] [--folder F] [--out F.json]
-
 Both are written as shards, B with noise of a tenth of each tensor's deviation. `coset align --meta` runs in a process
 of its own, whose peak memory is measured; its permutations must undo the hidden ones exactly.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
-import platform
 import resource
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
 from torch import Tensor
 
 import coset
+from bench.record import Out, device_name, report, versions
 from coset import zoo
+from coset.cli.options import Device
 from coset.core.checkpoint import INDEX, write_stream
 from coset.core.files import write_json
 from coset.symmetries.element_file import load_element
@@ -34,19 +35,16 @@ MODEL = (
 SHARD = 10**9
 
 
-def main() -> None:
+def main(
+    device: Device = "cpu",
+    depth: Annotated[int, typer.Option(help="Transformer blocks.")] = 22,
+    folder: Annotated[Path | None, typer.Option(help="Where the checkpoints go, for as long as they are used.")] = None,
+    out: Out = None,
+) -> None:
     """Make the checkpoints, align them, compare and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--depth", type=int, default=22)
-    parser.add_argument("--folder", type=Path, help="where the checkpoints go; a temporary folder by default")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        found = measure(Path(name), options.device, options.depth)
-    print(json.dumps(found, indent=1))
-    if options.out is not None:
-        write_json(options.out, found)
+    with tempfile.TemporaryDirectory(dir=folder) as name:
+        record = measure(Path(name), device, depth)
+    report(record, out)
 
 
 def measure(folder: Path, device: str, depth: int) -> dict[str, object]:
@@ -75,28 +73,28 @@ def measure(folder: Path, device: str, depth: int) -> dict[str, object]:
     command = [sys.executable, "-m", "coset", "align", str(folder / "a"), str(folder / "b"), "--model", spec, "--meta"]
     command += ["--device", device, "--json", "-o", str(folder / "aligned")]
     start = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True)
+    process = subprocess.run(command, capture_output=True, text=True)
     seconds = time.perf_counter() - start
-    if done.returncode:
-        raise SystemExit(done.stderr)
-    report = json.loads(done.stdout)
+    if process.returncode:
+        raise SystemExit(process.stderr)
+    alignment = json.loads(process.stdout)
     _, element = load_element(folder / "aligned.element.safetensors")
     undone = element @ hidden
     exact = all(torch.equal(undone[group.name], sym.identity()[group.name]) for group in sym.groups)
     return {
-        "command": "python bench/llama1b.py" + (f" --device {device}" if device != "cpu" else ""),
+        "command": "python -m bench llama1b" + (f" --device {device}" if device != "cpu" else ""),
         "parameters": sum(torch.Size(shape).numel() for shape in shapes.values()),
         "groups": len(sym.groups),
         "permutations": sum(group.copies for group in sym.groups),
         "recovered exactly": exact,
         "seconds in all": seconds,
-        "seconds of alignment": report["seconds"],
-        "sweeps": report["sweeps"],
+        "seconds of alignment": alignment["seconds"],
+        "sweeps": alignment["sweeps"],
         "peak GiB": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 2**20,
-        "distance before": report["distance_before"],
-        "distance after": report["distance_after"],
-        "device": torch.cuda.get_device_name() if device != "cpu" else f"{torch.get_num_threads()} CPU cores",
-        "versions": {"coset": coset.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "distance before": alignment["distance_before"],
+        "distance after": alignment["distance_after"],
+        "device": device_name(device),
+        "versions": versions(),
     }
 
 
@@ -105,9 +103,8 @@ def hash_of(name: str) -> int:
     return int.from_bytes(name.encode()[-6:], "little") * 2
 
 
-def write_shards(folder: Path, shapes: dict[str, tuple[int, ...]], read: object) -> None:
+def write_shards(folder: Path, shapes: dict[str, tuple[int, ...]], read: Callable[[str], Tensor]) -> None:
     """Shards of about a gigabyte with an index, one tensor in memory at a time."""
-    assert callable(read)
     folder.mkdir()
     rows: list[list[str]] = [[]]
     size = 0
@@ -124,7 +121,3 @@ def write_shards(folder: Path, shapes: dict[str, tuple[int, ...]], read: object)
         write_stream(folder / file, {name: (torch.bfloat16, shapes[name]) for name in names}, read)
         weight_map |= dict.fromkeys(names, file)
     write_json(folder / INDEX, {"metadata": {}, "weight_map": weight_map})
-
-
-if __name__ == "__main__":
-    main()

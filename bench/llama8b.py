@@ -1,35 +1,32 @@
 """The symmetry of a Llama-3-8B shape without its weights: seconds and peak memory.
 
-python bench/llama8b.py [--layers 32] [--out F.json]
+Needs transformers.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import platform
 import resource
 import time
-from pathlib import Path
+from typing import Annotated
 
 import torch
+import typer
+
+import coset
+from bench.record import Out, report
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--layers", type=int, default=32)
-    parser.add_argument("--out", type=Path, help="write the figures as JSON")
-    options = parser.parse_args()
+def main(layers: Annotated[int, typer.Option(help="Transformer blocks.")] = 32, out: Out = None) -> None:
+    """Build the model on the meta device, infer its symmetry, and print the record."""
     from transformers import LlamaConfig, LlamaForCausalLM
-
-    import coset
 
     config = LlamaConfig(
         vocab_size=128256,
         hidden_size=4096,
         intermediate_size=14336,
-        num_hidden_layers=options.layers,
+        num_hidden_layers=layers,
         num_attention_heads=32,
         num_key_value_heads=8,
         max_position_embeddings=8192,
@@ -44,9 +41,9 @@ def main() -> None:
     sym = coset.symmetry(model, (), {"input_ids": tokens})
     seconds = time.perf_counter() - start
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    moved = {tensor for group in sym.groups for tensor, _ in group.members}
+    tensors = {tensor for group in sym.groups for tensor, _ in group.members}
     record = {
-        "command": f"python bench/llama8b.py --layers {options.layers}",
+        "command": f"python -m bench llama8b --layers {layers}",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "parameters": sum(p.numel() for p in model.parameters()),
@@ -58,12 +55,6 @@ def main() -> None:
         "permutations": sum(group.copies for group in sym.groups),
         "log10_order": round(sym.log_order / math.log(10)),
         "tensors": len(model.state_dict()),
-        "moved": len(moved),
+        "moved": len(tensors),
     }
-    print(json.dumps(record, indent=1))
-    if options.out:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    report(record, out)

@@ -1,55 +1,51 @@
-"""Alignment and merging of trained networks, the experiments of docs/merging.md.
+"""Alignment and merging of trained networks, the experiments of docs/merging.md: mnist, cifar10, ten and population.
 
-python bench/merging.py mnist      [--device cuda] [--out F.json]   two MLPs: barriers by each method
-python bench/merging.py cifar10    [--device cuda] [--out F.json]   two ResNet20, width 4, batch norm: halfway accuracy
-python bench/merging.py ten        [--device cuda] [--out F.json]   ten MLPs merged into one
-python bench/merging.py population [--out F.json]                   2000 small MLPs aligned to a reference
+mnist: two MLPs, and barriers by each method. cifar10: two ResNet20 of width 4 with batch norm, and the accuracy
+halfway. ten: ten MLPs merged into one. population: 2000 small MLPs aligned to a reference.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+import typer
 from torch import Tensor
 
 import coset
+from bench.record import Out, device_name, report, versions
 from coset import ManyMatch, PopulationMatch, Solution, data, zoo
 from coset.alignment.many import barycenter
-from coset.core.files import write_json
+from coset.cli.options import Device
+from coset.core.errors import CosetError
 
 MLP = "mlp:784-512-512-512-10"
 RESNET = "resnet20:width=4"
 SMALL = (784, 10, 10)
 
 
-def main() -> None:
+def main(
+    experiment: Annotated[str, typer.Argument(help="mnist, cifar10, ten or population.")],
+    device: Device = "cpu",
+    epochs: Annotated[int | None, typer.Option(help="Fewer for a trial.", min=1)] = None,
+    out: Out = None,
+) -> None:
     """Run one experiment."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("name", choices=list(EXPERIMENTS))
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--epochs", type=int, help="fewer for a trial")
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    if experiment not in EXPERIMENTS:
+        raise CosetError(f"There is no experiment {experiment!r}, only {', '.join(EXPERIMENTS)}.")
     start = time.perf_counter()
-    found = EXPERIMENTS[options.name](options.device, options.epochs)
-    found |= {
-        "command": f"python bench/merging.py {options.name} --device {options.device}"
-        + (f" --epochs {options.epochs}" if options.epochs else ""),
+    record = EXPERIMENTS[experiment](device, epochs)
+    record |= {
+        "command": f"python -m bench merging {experiment} --device {device}"
+        + (f" --epochs {epochs}" if epochs else ""),
         "seconds": time.perf_counter() - start,
-        "device": torch.cuda.get_device_name() if options.device != "cpu" else f"{torch.get_num_threads()} CPU cores",
-        "versions": {"coset": coset.__version__, "torch": torch.__version__, "python": platform.python_version()},
+        "device": device_name(device),
+        "versions": versions(),
     }
-    print(json.dumps(found, indent=1))
-    if options.out is not None:
-        write_json(options.out, found)
+    report(record, out)
 
 
 def trained(
@@ -73,12 +69,12 @@ def mnist(device: str, epochs: int | None) -> dict[str, Any]:
     sym = coset.symmetry(model, (sets.test.inputs[:8],))
     rows: dict[str, Any] = {}
     for name in ("not aligned", "weights", "activations", "sinkhorn"):
-        start, moved = time.perf_counter(), b
+        start, aligned = time.perf_counter(), b
         if name != "not aligned":
             match = coset.align(a, b, sym, name, model, sets.train)
-            moved = sym.act(match.element, b)
+            aligned = sym.act(match.element, b)
         seconds = time.perf_counter() - start
-        path = coset.geodesic(a, moved)
+        path = coset.geodesic(a, aligned)
         results = {split: coset.barrier(path, model, getattr(sets, split)) for split in ("test", "train")}
         rows[name] = {
             "test barrier": results["test"].height,
@@ -103,19 +99,19 @@ def cifar10(device: str, epochs: int | None) -> dict[str, Any]:
     statistics = data.Split(sets.train.inputs[:10000], sets.train.targets[:10000])
     rows: dict[str, Any] = {}
     for name in ("not aligned", "weights", "activations"):
-        start, moved = time.perf_counter(), b
+        start, aligned = time.perf_counter(), b
         if name != "not aligned":
-            moved = sym.act(coset.align(a, b, sym, name, model, statistics).element, b)
+            aligned = sym.act(coset.align(a, b, sym, name, model, statistics).element, b)
         seconds = time.perf_counter() - start
         for repair in (None, statistics):
-            found = coset.barrier(coset.geodesic(a, moved), model, sets.test, points=11, repair=repair)
-            assert found.accuracy is not None
+            loss = coset.barrier(coset.geodesic(a, aligned), model, sets.test, points=11, repair=repair)
+            assert loss.accuracy is not None
             rows[name + (", repaired" if repair is not None else "")] = {
-                "test barrier": found.height,
-                "halfway accuracy": found.accuracy[5],
-                "accuracy of the ends": [found.accuracy[0], found.accuracy[-1]],
-                "accuracy": found.accuracy,
-                "loss": found.loss,
+                "test barrier": loss.height,
+                "halfway accuracy": loss.accuracy[5],
+                "accuracy of the ends": [loss.accuracy[0], loss.accuracy[-1]],
+                "accuracy": loss.accuracy,
+                "loss": loss.loss,
                 "seconds of alignment": seconds,
             }
         print(name, seconds, {k: v["halfway accuracy"] for k, v in rows.items()}, flush=True)
@@ -130,22 +126,22 @@ def ten(device: str, epochs: int | None) -> dict[str, Any]:
     sym = coset.symmetry(model, (sets.test.inputs[:8],))
 
     def accuracy(solution: Solution) -> float:
-        found = coset.evaluate(solution, model, sets.test).accuracy
-        assert found is not None  # the targets are classes
-        return found
+        share = coset.evaluate(solution, model, sets.test).accuracy
+        assert share is not None  # the targets are classes
+        return share
 
-    found: dict[str, Any] = {"average of the ends": sum(map(accuracy, ends)) / 10}
-    found["plain average"] = accuracy(barycenter(ends))
+    accuracies: dict[str, Any] = {"average of the ends": sum(map(accuracy, ends)) / 10}
+    accuracies["plain average"] = accuracy(barycenter(ends))
     for name, reference in (("star", 0), ("joint", None)):
         match = coset.align_many(ends, sym, reference)
         assert isinstance(match, ManyMatch)
-        moved = [sym.act(element, one) for one, element in zip(ends, match.elements, strict=True)]
+        aligned = [sym.act(element, one) for one, element in zip(ends, match.elements, strict=True)]
         merged = coset.merge(ends, sym, model=model, data=sets.train, reference=reference)
         around = sym.identity()
         for i in range(10):
             around = match.between(i, (i + 1) % 10) @ around
-        found[name] = {
-            "merged": accuracy(barycenter(moved)),
+        accuracies[name] = {
+            "merged": accuracy(barycenter(aligned)),
             "merged and repaired": accuracy(merged),
             "objective": match.objective,
             "seconds": match.seconds,
@@ -153,8 +149,8 @@ def ten(device: str, epochs: int | None) -> dict[str, Any]:
                 torch.equal(around[group.name].cpu(), torch.arange(group.size)) for group in sym.groups
             ),
         }
-        print(name, found[name], flush=True)
-    return {"model": MLP, "data": "mnist", "epochs": method.epochs, **found}
+        print(name, accuracies[name], flush=True)
+    return {"model": MLP, "data": "mnist", "epochs": method.epochs, **accuracies}
 
 
 def population(device: str, epochs: int | None) -> dict[str, Any]:
@@ -208,6 +204,3 @@ EXPERIMENTS: dict[str, Callable[[str, int | None], dict[str, Any]]] = {
     "ten": ten,
     "population": population,
 }
-
-if __name__ == "__main__":
-    main()

@@ -27,17 +27,17 @@ def call(target: str, arguments: dict[str, Any], limit: float) -> tuple[dict[str
     # -P: else Python looks for modules in the current folder first.
     command = [sys.executable, "-P", "-m", __name__, target, json.dumps(arguments)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=limit)
+        child = subprocess.run(command, capture_output=True, text=True, timeout=limit)
     except subprocess.TimeoutExpired:
         raise RunError(f"stopped after {limit:.0f} s") from None
-    if done.returncode:
-        lines = done.stderr.strip().splitlines()
-        raise RunError(lines[-1] if lines else f"exit code {done.returncode}")
-    answer = json.loads(done.stdout)
+    if child.returncode:
+        lines = child.stderr.strip().splitlines()
+        raise RunError(lines[-1] if lines else f"exit code {child.returncode}")
+    answer = json.loads(child.stdout)
     return answer["result"], answer["peak_mib"]
 
 
-def measured(
+def measure_apart(
     measure: Callable[..., dict[str, Any]], arguments: dict[str, Any], keys: Iterable[str], limit: float
 ) -> dict[str, Any]:
     """What `measure(**arguments)` returns in a process of its own, with "peak MiB", and None for all other keys.
@@ -48,10 +48,10 @@ def measured(
     if torch.cuda.is_available():
         return {**empty, **measure(**arguments)}
     try:
-        found, peak = call(f"{measure.__module__}:{measure.__name__}", arguments, limit)
+        row, peak = call(f"{measure.__module__}:{measure.__name__}", arguments, limit)
     except RunError as error:
         return {**empty, "note": f"failed: {error}"}
-    return {**empty, **found, "peak MiB": peak}
+    return {**empty, **row, "peak MiB": peak}
 
 
 def _main(target: str, arguments: str) -> None:

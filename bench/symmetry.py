@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bench import process
-from bench.result import Result, installed, machine
+from bench.measurement import Measurement, installed, machine
 from coset import symmetry, zoo
 from coset.core import state as states
 from coset.symmetries.verify import difference, generic
@@ -66,14 +66,14 @@ NETWORKS: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def run(seed: int, say: Callable[[str], None]) -> Result:
+def run(seed: int, say: Callable[[str], None]) -> Measurement:
     """One row for each network and tool, each measured in a process of its own."""
     rows: list[dict[str, Any]] = []
     for network in NETWORKS:
         for tool in TOOLS:
             say(f"{tool} on {network}")
             rows.append({"network": network, "tool": tool} | _measure(tool, network, seed))
-    return Result(
+    return Measurement(
         title="Output change after moving the weights, relative to the largest output",
         rows=rows,
         notes=NOTES,
@@ -87,11 +87,11 @@ def _measure(tool: str, network: str, seed: int) -> dict[str, Any]:
         return {**empty, "verdict": f"not installed: pip install {tool}"}
     try:
         arguments = {"network": network, "seed": seed}
-        found, peak = process.call(f"{__name__}:{TOOLS[tool].__name__}", arguments, LIMIT)
+        row, peak = process.call(f"{__name__}:{TOOLS[tool].__name__}", arguments, LIMIT)
     except process.RunError as error:
         return {**empty, "verdict": f"failed: {error}"}
-    verdict = "same function" if found["output change"] < SAME else "ANOTHER FUNCTION"
-    return {**empty, **found, "peak MiB": peak, "verdict": verdict}
+    verdict = "same function" if row["output change"] < SAME else "ANOTHER FUNCTION"
+    return {**empty, **row, "peak MiB": peak, "verdict": verdict}
 
 
 def by_coset(network: str, seed: int) -> dict[str, Any]:
@@ -138,5 +138,5 @@ def _pair(network: str, seed: int) -> tuple[nn.Module, nn.Module, tuple[Tensor, 
 def _compare(model: nn.Module, before: states.State, after: states.State, inputs: tuple[Tensor, ...]) -> dict[str, Any]:
     with torch.no_grad():
         change = difference(*([states.call(model, state, inputs)] for state in (after, before)))
-    moved = sum(not torch.equal(after[name], before[name]) for name in before)
-    return {"output change": change, "tensors moved": moved, "tensors": len(before)}
+    changed = sum(not torch.equal(after[name], before[name]) for name in before)
+    return {"output change": change, "tensors moved": changed, "tensors": len(before)}

@@ -1,22 +1,22 @@
 """Networks on neural graphs: parameters, seconds a training step, and memory held for the gradient.
 
-python bench/weightspace_networks.py [--model mlp:784-10-10] [--batch 64] [--steps 3] [--device cuda]
-
 A step is forward, a squared loss over every weight, backward; on a CPU its seconds are those of one core. Held is what
 the forward pass saves for the gradient, each storage counted once, without parameters.
 """
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import Annotated
 
 import torch
+import typer
 from torch import Tensor, nn
 
 import coset
+from coset.cli.options import Device
 from coset.core import state as states
 from coset.weightspace.graph import NeuralGraph, Wiring, neural_graph
 from coset.weightspace.pna import PNA
@@ -35,29 +35,28 @@ NETWORKS: dict[str, Callable[[Wiring], nn.Module]] = {
 }
 
 
-def main() -> None:
-    """Measure each network and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="mlp:784-10-10")
-    parser.add_argument("--batch", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=3)
-    parser.add_argument("--device", default="cpu")
-    options = parser.parse_args()
+def main(
+    model: Annotated[str, typer.Option(help="Of the networks that are read.")] = "mlp:784-10-10",
+    batch: Annotated[int, typer.Option(help="How many of them at once.", min=1)] = 64,
+    steps: Annotated[int, typer.Option(help="Whose median counts.", min=1)] = 3,
+    device: Device = "cpu",
+) -> None:
+    """Measure each network on graphs and print a table."""
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    model = build(options.model)
-    sym = coset.symmetry(model, example_input(model))
-    shapes = {name: x.shape for name, x in states.of(model).items() if x.is_floating_point()}
-    population = {name: torch.randn(options.batch, *shape, device=options.device) for name, shape in shapes.items()}
+    net = build(model)
+    sym = coset.symmetry(net, example_input(net))
+    shapes = {name: x.shape for name, x in states.of(net).items() if x.is_floating_point()}
+    population = {name: torch.randn(batch, *shape, device=device) for name, shape in shapes.items()}
     graph = neural_graph(population, sym)
-    device = "one CPU core" if options.device == "cpu" else torch.cuda.get_device_name()
-    print(f"{options.model}, batch {options.batch}, {device}, torch {torch.__version__}\n")
+    machine = "one CPU core" if device == "cpu" else torch.cuda.get_device_name()
+    print(f"{model}, batch {batch}, {machine}, torch {torch.__version__}\n")
     print("| network | parameters | seconds a step | MB held |\n| --- | ---: | ---: | ---: |")
     for name, make in NETWORKS.items():
-        net = make(graph.wiring).to(options.device)
-        size = sum(p.numel() for p in net.parameters())
-        megabytes = held(net, graph) / 1e6
-        seconds = statistics.median(step(net, graph) for _ in range(options.steps))
+        reader = make(graph.wiring).to(device)
+        size = sum(p.numel() for p in reader.parameters())
+        megabytes = saved_bytes(reader, graph) / 1e6
+        seconds = statistics.median(step(reader, graph) for _ in range(steps))
         print(f"| {name} | {size:,} | {seconds:.2f} | {megabytes:,.0f} |", flush=True)
 
 
@@ -68,20 +67,20 @@ def loss(net: nn.Module, graph: NeuralGraph) -> Tensor:
     return torch.stack(parts).sum() / graph.batch
 
 
-def held(net: nn.Module, graph: NeuralGraph) -> int:
+def saved_bytes(net: nn.Module, graph: NeuralGraph) -> int:
     """Bytes that the forward pass saves."""
     own = {p.untyped_storage().data_ptr() for p in net.parameters()}
-    found: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
     def pack(x: Tensor) -> Tensor:
         storage = x.untyped_storage()
         if storage.data_ptr() not in own:
-            found[storage.data_ptr()] = storage.nbytes()
+            sizes[storage.data_ptr()] = storage.nbytes()
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
         value = loss(net, graph)
-    total = sum(found.values())
+    total = sum(sizes.values())
     torch.autograd.backward(value)
     return total
 
@@ -95,7 +94,3 @@ def step(net: nn.Module, graph: NeuralGraph) -> float:
     torch.autograd.backward(value)
     value.item()
     return clock() - start
-
-
-if __name__ == "__main__":
-    main()

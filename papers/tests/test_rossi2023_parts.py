@@ -23,7 +23,7 @@ from coset_papers.rossi2023.networks import measure_of, mlp, resnet
 from coset_papers.rossi2023.planes import dip
 from coset_papers.rossi2023.sources import SOURCES, load, pairs
 from coset_papers.rossi2023.study import Study
-from coset_papers.rossi2023.textbook import textbook
+from coset_papers.rossi2023.textbook_matching import textbook_align
 
 TINY = Study("digits", "mlp:64-6-6-10", VI(epochs=2, batch_size=300), examples=300)
 
@@ -73,7 +73,7 @@ def test_the_textbook_algorithm_undoes_a_permutation(kind: str) -> None:
             {name: torch.zeros_like(x) for name, x in a.mean.items()}, {name: x.abs() for name, x in a.mean.items()}
         )
     b = sym.act(sym.random(torch.Generator().manual_seed(3)), a)
-    element = textbook(a, b, sym, torch.Generator().manual_seed(0))
+    element = textbook_align(a, b, sym, torch.Generator().manual_seed(0))
     assert float(wasserstein(a, b)) > 1
     assert float(wasserstein(a, sym.act(element, b))) == pytest.approx(0, abs=1e-5)
 
@@ -84,7 +84,7 @@ def test_the_textbook_algorithm_is_as_good_as_align() -> None:
     a, b = gaussian(model, 0), gaussian(model, 1)
     ours, theirs = (
         float(wasserstein(a, sym.act(element, b)))
-        for element in (align(a, b, sym).element, textbook(a, b, sym, torch.Generator().manual_seed(0)))
+        for element in (align(a, b, sym).element, textbook_align(a, b, sym, torch.Generator().manual_seed(0)))
     )
     assert theirs == pytest.approx(ours, rel=0.05) and theirs < 0.9 * float(wasserstein(a, b))
 

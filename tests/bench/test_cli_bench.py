@@ -2,9 +2,11 @@
 
 import importlib
 import json
+import subprocess
 import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -81,9 +83,9 @@ def test_a_tool_that_fails_is_told(run: Run, small: None, careless: None, monkey
 
 
 def test_the_split_vit_is_moved_whole() -> None:
-    found = symmetry.by_coset("ViT (separate q, k, v)", seed=0)
-    assert found["output change"] < 1e-5
-    assert found["tensors moved"] == found["tensors"] - 1  # all but the bias of the head
+    row = symmetry.by_coset("ViT (separate q, k, v)", seed=0)
+    assert row["output change"] < 1e-5
+    assert row["tensors moved"] == row["tensors"] - 1  # all but the bias of the head
 
 
 def test_norm_statistics_are_not_trivial() -> None:
@@ -97,6 +99,41 @@ def test_listing_and_unknown_name(run: Run) -> None:
     assert "symmetry" in json.loads(run("bench", "--json").stdout)
     result = run("bench", "speed")
     assert result.exit_code == 2 and "error: There is no bench 'speed'" in result.stderr
+
+
+def test_every_benchmark_is_listed_with_what_it_measures(run: Run) -> None:
+    texts = json.loads(run("bench", "--json").stdout)
+    assert {"align", "lap", "merging", "llama8b", "zoo", "decay"} <= texts.keys()
+    assert not {"process", "hardware", "measurement", "command", "curve_layers"} & texts.keys()
+    assert all(20 < len(text) < 250 for text in texts.values())
+
+
+@pytest.mark.parametrize("name", ["merging", "zoo", "llama8b", "hmc", "symmetry"])
+def test_each_has_its_own_options(run: Run, name: str) -> None:
+    result = run("bench", name, "--help")
+    assert result.exit_code == 0
+    assert ("--seed" if name == "symmetry" else "--out") in result.stdout
+
+
+def test_wrong_words_of_a_script_are_one_sentence(run: Run, tmp_path: Path) -> None:
+    result = run("bench", "merging", "mnits")
+    assert result.exit_code == 2 and "error: There is no experiment 'mnits', only mnist, cifar10, ten" in result.stderr
+    assert "There is no suite 'keras'" in run("bench", "zoo", "keras").stderr
+
+
+def test_one_front_without_an_installed_command(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "bench"]
+    assert "merging" in subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    wrong = subprocess.run([*words, "speed"], capture_output=True, text=True)
+    assert wrong.returncode == 2 and wrong.stderr.startswith("error: There is no bench 'speed'")
+
+
+def test_a_script_writes_its_record(run: Run, tmp_path: Path) -> None:
+    result = run("bench", "geometry", "--out", tmp_path / "new" / "geometry.json")
+    assert result.exit_code == 0, result.stderr
+    record = json.loads((tmp_path / "new" / "geometry.json").read_text())
+    assert {row["d"] for row in record["rows"]} == {3, 784}
+    assert max(row["errors"]["coset"]["log"] for row in record["rows"]) < 1e-4
 
 
 def test_process() -> None:

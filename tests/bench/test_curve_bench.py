@@ -13,13 +13,13 @@ from torch.nn import functional as F
 
 import bench
 from bench import curve, process
-from bench.curve import ATTACK, BATCH, TASKS, Case
+from bench.curve import ATTACK, BATCH, TASKS, CurveCase
 from coset import zoo
 from coset.core.memory import peak_mib
 from coset.training import capture
 
 CPU = torch.device("cpu")
-MLP = Case("mlp:6-5-3", (6,), ("cpu", "cuda"))
+MLP = CurveCase("mlp:6-5-3", (6,), ("cpu", "cuda"))
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
         module, _, function = target.partition(":")
         return getattr(importlib.import_module(module), function)(**arguments), peak_mib()
 
-    elsewhere = Case("mlp:6-5-10", (6,), ())
-    monkeypatch.setattr(curve, "CASES", {"MLP": Case("mlp:6-5-10", (6,), ("cpu", "cuda")), "elsewhere": elsewhere})
+    elsewhere = CurveCase("mlp:6-5-10", (6,), ())
+    monkeypatch.setattr(curve, "CASES", {"MLP": CurveCase("mlp:6-5-10", (6,), ("cpu", "cuda")), "elsewhere": elsewhere})
     monkeypatch.setattr(curve, "EPOCHS", 2)
     monkeypatch.setattr(curve, "default_device", lambda: CPU)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -38,12 +38,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows(small: None) -> None:
     said: list[str] = []
-    found = bench.run("curve", 0, said.append)
-    assert [(row["network"], row["task"], row["tool"]) for row in found.rows] == [
+    measurement = bench.run("curve", 0, said.append)
+    assert [(row["network"], row["task"], row["tool"]) for row in measurement.rows] == [
         ("MLP", task, tool) for task in TASKS for tool in ("coset", "eager torch")
     ]
-    assert len(said) == len(found.rows) and len({tuple(row) for row in found.rows}) == 1
-    by = {(row["task"], row["tool"]): row for row in found.rows}
+    assert len(said) == len(measurement.rows) and len({tuple(row) for row in measurement.rows}) == 1
+    by = {(row["task"], row["tool"]): row for row in measurement.rows}
     for (task, _), row in by.items():
         assert row["ms a step"] > 0 and row["peak MiB"] > 10 and row["note"] is None
         base = "training" + task.removeprefix("training").removeprefix("curve")
@@ -53,7 +53,7 @@ def test_rows(small: None) -> None:
         assert row["GFLOP"] == by[base, "coset"]["GFLOP"]
     p = 6 * 5 + 5 + 5 * 10 + 10
     row = by["curve", "coset"]
-    seconds = 24 * p / found.machine["copy GB/s"] / 1e9
+    seconds = 24 * p / measurement.machine["copy GB/s"] / 1e9
     assert row["interpolation"] == pytest.approx(1e3 * seconds / row["ms a step"], rel=0.1)
 
 
@@ -79,27 +79,27 @@ def test_operations() -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_an_eager_step_lowers_the_loss_and_moves_what_is_learned(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[nn.Module] = []
+    nets: list[nn.Module] = []
 
-    def kept(module: nn.Module, *args: Any) -> nn.Module:
-        made.append(module)
+    def remember(module: nn.Module, *args: Any) -> nn.Module:
+        nets.append(module)
         return module
 
-    monkeypatch.setattr(nn.Module, "to", kept)
+    monkeypatch.setattr(nn.Module, "to", remember)
     torch.manual_seed(0)
     step = curve.eager(zoo.build(MLP.model), TASKS[task], CPU)
     inputs, targets = torch.randn(64, 6), torch.arange(64) % 3
-    (net,) = made
+    (net,) = nets
     before = {name: p.detach().clone() for name, p in net.named_parameters()}
     points = [torch.tensor(0.5)] if TASKS[task].curve else []
     start = float(F.cross_entropy(net(inputs, *points), targets).detach())
     for _ in range(60):
         step(inputs, targets)
     assert float(F.cross_entropy(net(inputs, *points), targets).detach()) < start
-    moved = {name for name, p in net.named_parameters() if not torch.equal(p, before[name])}
-    assert moved == {name for name in before if not points or name.endswith("_1")}
+    changed = {name for name, p in net.named_parameters() if not torch.equal(p, before[name])}
+    assert changed == {name for name in before if not points or name.endswith("_1")}
     calls: list[Tensor] = []
-    net.register_forward_hook(lambda module, given, outputs: calls.append(outputs))
+    net.register_forward_hook(lambda module, inputs, outputs: calls.append(outputs))
     step(inputs, targets)
     assert len(calls) == (1 if TASKS[task].attack is None else 1 + ATTACK.steps)
 
@@ -111,16 +111,16 @@ def test_an_attack_stays_in_its_ball_and_raises_the_loss() -> None:
     def loss(x: Tensor) -> Tensor:
         return F.cross_entropy(model(x), torch.arange(32) % 3)
 
-    moved = curve._attacked(ATTACK, loss, inputs)
-    distance = (moved - inputs).abs().max().item()
+    attacked = curve._attack(ATTACK, loss, inputs)
+    distance = (attacked - inputs).abs().max().item()
     assert 0.9 * ATTACK.epsilon < distance <= ATTACK.epsilon + 1e-6
-    assert loss(moved) > loss(inputs) and not moved.requires_grad
+    assert loss(attacked) > loss(inputs) and not attacked.requires_grad
 
 
 def test_a_step_that_is_not_captured_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capture.log, "level", logging.WARNING)
     before = capture.log.level, list(capture.log.handlers)
-    with curve._complaints() as heard:
+    with curve._complaints() as messages:
         capture.log.info("the step cannot be captured: %s", "it waits")
-    assert heard == ["the step cannot be captured: it waits"]
+    assert messages == ["the step cannot be captured: it waits"]
     assert (capture.log.level, capture.log.handlers) == before

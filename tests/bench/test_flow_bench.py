@@ -10,13 +10,13 @@ import torch
 
 import bench
 from bench import flow, process
-from bench.flow import LEARNING, SAMPLING, TOOLS, Case, Plain
+from bench.flow import LEARNING, SAMPLING, TOOLS, FlowCase, Plain
 from coset import Architecture, zoo
 from coset.core.memory import peak_mib
 from coset.weightspace.graph import Wiring
 from coset.weightspace.unit_transformer import UnitTransformer
 
-SMALL = Case(Architecture("units", 8, 1, 2), 8, "float32", False, 1, 4)
+SMALL = FlowCase(Architecture("units", 8, 1, 2), 8, "float32", False, 1, 4)
 
 
 @pytest.fixture
@@ -33,18 +33,18 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows(small: None) -> None:
     said: list[str] = []
-    found = bench.run("flow", 0, said.append)
-    assert said == list(TOOLS) and len({tuple(row) for row in found.rows}) == 1
-    assert [(row["task"], row["tool"]) for row in found.rows] == [
+    measurement = bench.run("flow", 0, said.append)
+    assert said == list(TOOLS) and len({tuple(row) for row in measurement.rows}) == 1
+    assert [(row["task"], row["tool"]) for row in measurement.rows] == [
         (task, tool) for tool in TOOLS for task in (LEARNING, SAMPLING)
     ]
-    first = {row["task"]: row for row in found.rows[:2]}
-    for row in found.rows:
+    first = {row["task"]: row for row in measurement.rows[:2]}
+    for row in measurement.rows:
         assert row["ms"] > 0 and row["peak MiB"] > 10 and row["note"] is None
         assert row["times coset"] == row["ms"] / first[row["task"]]["ms"]
         networks = SMALL.batch if row["task"] == LEARNING else 1
         assert row["networks a second"] == pytest.approx(networks / row["ms"] * 1e3)
-        limit = row["GFLOP"] / found.machine["product GFLOP/s"]
+        limit = row["GFLOP"] / measurement.machine["product GFLOP/s"]
         assert row["arithmetic"] == pytest.approx(1e3 * limit / row["ms"], rel=0.1)
 
 

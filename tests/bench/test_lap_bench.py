@@ -32,10 +32,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_rows(small: None) -> None:
     said: list[str] = []
-    found = bench.run("lap", 0, said.append)
-    assert [(row["cost"], row["n"]) for row in found.rows] == [(family, n) for family in lap.FAMILIES for n in (24, 40)]
-    assert len(said) == len(found.rows)
-    for row in found.rows:
+    rows = bench.run("lap", 0, said.append).rows
+    assert [(row["cost"], row["n"]) for row in rows] == [(family, n) for family in lap.FAMILIES for n in (24, 40)]
+    assert len(said) == len(rows)
+    for row in rows:
         assert row["verdict"] == "same value" and 0 <= row["gap"] < 1e-12 and row["ratio"] > 0 and row["MiB"] >= 0
 
 

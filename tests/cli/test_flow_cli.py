@@ -141,8 +141,8 @@ def test_four_commands_give_what_the_library_gives(run: Run, folder: Path) -> No
     learned = report(fit(run, "--data", "breast-cancer", "--geometry", "geometric", "--seed", 1, "--json"))
     plan = coset.Flow(sym, "geometric", architecture=Architecture(width=16, depth=1, heads=2))
     plan.fit(ours, coset.Matching(epochs=2, batch_size=8), model=model, data=sets.train, seed=1)
-    drawn = coset.Flow.load(folder / FLOW).sample(6, 2, generator=torch.Generator().manual_seed(4))
-    assert same(drawn, plan.sample(6, 2, generator=torch.Generator().manual_seed(4)))
+    drawn = coset.Flow.load(folder / FLOW).sample(6, 2, generator=torch.Generator().manual_seed(4)).states
+    assert same(drawn, plan.sample(6, 2, generator=torch.Generator().manual_seed(4)).states)
     assert learned["plan"]["geometry"] == "geometric" and learned["settings"]["epochs"] == 2
     assert (learned["networks"], learned["first_epoch"], learned["model"]) == (12, 1, NET)
 
@@ -225,7 +225,7 @@ def test_a_stopped_collection_goes_on(run: Run, folder: Path, monkeypatch: pytes
 
 def test_a_stopped_fit_goes_on(run: Run, folder: Path, nets: coset.Population, monkeypatch: pytest.MonkeyPatch) -> None:
     fit(run, "--epochs", 3)
-    whole = coset.Flow.load(folder / FLOW).sample(2, 2, generator=torch.Generator().manual_seed(0))
+    whole = coset.Flow.load(folder / FLOW).sample(2, 2, generator=torch.Generator().manual_seed(0)).states
     (folder / FLOW).unlink()
     log = coset.training.folder.RowFolder.log
 
@@ -242,7 +242,7 @@ def test_a_stopped_fit_goes_on(run: Run, folder: Path, nets: coset.Population, m
     assert "stopped: the same command goes on in --work" in result.stderr
     result = fit(run, *words)
     assert "epoch 3 of 3, step 1 of 1, resumed" in result.stderr
-    again = coset.Flow.load(folder / FLOW).sample(2, 2, generator=torch.Generator().manual_seed(0))
+    again = coset.Flow.load(folder / FLOW).sample(2, 2, generator=torch.Generator().manual_seed(0)).states
     assert same(whole, again)
     refuses(fit(run, *words, "--rate", 1), "work", "another rate")
 
@@ -329,7 +329,7 @@ def test_samples_are_asked_for(run: Run, folder: Path, flow: coset.Flow) -> None
     assert made["condition"] == {"loss": [0.5], "pair": [0.25, -0.1]}
     wanted = {"loss": 0.5, "pair": torch.tensor([0.25, -0.1])}
     ours = flow.sample(6, 2, "euler", noise=0.1, condition=wanted, generator=torch.Generator().manual_seed(0))
-    assert states.allclose(coset.Population.load(folder / SAMPLES).states, ours)
+    assert states.allclose(coset.Population.load(folder / SAMPLES).states, ours.states)
     refuses(sample(run, "--condition", "loss=0.5"), "'loss', 'pair'")
     for word in ("loss", "loss=", "loss=a", "=1", "loss=nan", "loss=1,,2"):
         refuses(sample(run, "--condition", word), repr(word), "NAME=NUMBER")

@@ -51,7 +51,7 @@ def test_the_same_flow_as_step_by_step(
         flow = Flow(sym, geometry, coupling, architecture=architecture)  # type: ignore[arg-type]
         given = {"model": zoo.build(spec), "data": split} if case == "outputs" else {}
         flow.fit(trained(model), settings, device="cuda", **given)  # type: ignore[arg-type]
-        return flow.sample(8, 8, noise=0.1, generator=torch.Generator("cuda").manual_seed(0))
+        return flow.sample(8, 8, noise=0.1, generator=torch.Generator("cuda").manual_seed(0)).states
 
     with caplog.at_level("INFO", logger=capture.__name__):
         fast = found()
@@ -77,7 +77,8 @@ def test_guided_samples_and_densities_are_those_of_single_steps(monkeypatch: pyt
     def found() -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
         seeds = [torch.Generator("cuda").manual_seed(0) for _ in range(2)]
         guided = flow.sample(8, 8, guidance=coset.Guidance(model, split, 1.0, 16), generator=seeds[0])
-        return guided, *flow.sample_with_log_prob(8, 8, generator=seeds[1])
+        samples, logs = flow.sample_with_log_prob(8, 8, generator=seeds[1])
+        return guided.states, samples.states, logs
 
     fast = found()
     monkeypatch.setattr(solvers, "captured", lambda step, *rest: step)

@@ -44,7 +44,7 @@ def test_a_flow_learns_where_training_leads() -> None:
     flow = Flow(SYM, "euclidean", architecture=SMALL)
     flow.fit(trained(512), Matching(epochs=60, batch_size=128, warm_up=20, average=0.98))
     starts = draw(64, 9)
-    found = flow.sample(64, 8, starts=starts)
+    found = flow.sample(64, 8, starts=starts).states
     off = sum(float((found[name] - 3 * x).square().sum()) for name, x in starts.items())
     whole = sum(float((2 * x).square().sum()) for x in starts.values())
     assert off < 0.05 * whole
@@ -55,7 +55,7 @@ def test_a_flow_learns_where_training_leads() -> None:
 def test_every_plan_gives_finite_networks_of_the_right_shapes(geometry: str, coupling: str) -> None:
     flow = Flow(SYM, geometry, coupling, architecture=SMALL, predict="endpoint")  # type: ignore[arg-type]
     settings = replace(QUICK, times="beta", noise=0.01)
-    found = flow.fit(trained(64), settings).sample(5, 4, generator=torch.Generator().manual_seed(0))
+    found = flow.fit(trained(64), settings).sample(5, 4, generator=torch.Generator().manual_seed(0)).states
     assert {name: tuple(x.shape) for name, x in found.items()} == {
         name: (5, *x.shape) for name, x in states.of(MODEL).items()
     }
@@ -66,7 +66,10 @@ def test_every_plan_gives_finite_networks_of_the_right_shapes(geometry: str, cou
 
 def test_the_same_seed_gives_the_same_flow_and_another_seed_another() -> None:
     one, two, other = (
-        Flow(SYM, "euclidean", architecture=SMALL).fit(trained(64), QUICK, seed=seed).sample(4, 3, generator=_seeded(1))
+        Flow(SYM, "euclidean", architecture=SMALL)
+        .fit(trained(64), QUICK, seed=seed)
+        .sample(4, 3, generator=_seeded(1))
+        .states
         for seed in (3, 3, 4)
     )
     assert all(torch.equal(one[name], two[name]) for name in one)
@@ -80,7 +83,7 @@ def test_the_density_belongs_to_the_samples_and_knows_no_order(geometry: str) ->
     again = flow.log_prob(population, 16, divergence="exact")
     assert torch.allclose(logs, again, atol=1e-3)
     g = SYM.element(SYM.random(_seeded(2), batch=4).permutations)
-    moved = flow.log_prob(SYM.act(g, population), 16, divergence="exact")
+    moved = flow.log_prob(SYM.act(g, population.states), 16, divergence="exact")
     assert torch.allclose(moved, again, atol=1e-3)
 
 
@@ -90,10 +93,10 @@ def test_samples_can_be_asked_for_by_condition() -> None:
     ends = {name: x + 4 * (task - 0.5).view(-1, *[1] * (x.dim() - 1)) for name, x in starts.items()}
     flow = Flow(SYM, "euclidean", architecture=SMALL, conditions=["task"])
     flow.fit(Population(ends, starts, {"task": task}), Matching(epochs=40, batch_size=128, warm_up=20))
-    low, high = (flow.sample(64, 8, condition={"task": value}, generator=_seeded(0)) for value in (0.0, 1.0))
+    low, high = (flow.sample(64, 8, condition={"task": value}, generator=_seeded(0)).states for value in (0.0, 1.0))
     for name in low:
         assert float((high[name] - low[name]).mean()) == pytest.approx(4.0, abs=0.6)
-    each = flow.sample(64, 8, condition={"task": torch.ones(64)}, generator=_seeded(0))
+    each = flow.sample(64, 8, condition={"task": torch.ones(64)}, generator=_seeded(0)).states
     assert states.allclose(each, high, atol=1e-5)
     with pytest.raises(CosetError, match="conditioned on 'task': give a value"):
         flow.sample(3)
@@ -120,9 +123,9 @@ def test_networks_of_another_width_are_sampled_and_learned() -> None:
     wide_sym = coset.symmetry(wide, zoo.example_input(wide))
     flow = Flow(SYM, "euclidean", architecture=SMALL)
     flow.fit(trained(64), QUICK, more=[(wide_sym, trained(96, 1, "mlp:3-7-2"))])
-    found = flow.on(wide_sym, states.of(wide)).sample(3, 4)
+    found = flow.on(wide_sym, states.of(wide)).sample(3, 4).states
     assert found["layers.0.weight"].shape == (3, 7, 3)
-    assert flow.sample(3, 4)["layers.0.weight"].shape == (3, 4, 3)
+    assert flow.sample(3, 4).states["layers.0.weight"].shape == (3, 4, 3)
     with pytest.raises(CosetError, match="one model"):
         split = Split(torch.randn(40, 3), torch.randint(2, (40,)))
         flow.fit(trained(64), QUICK, more=[(wide_sym, trained(64, 1, "mlp:3-7-2"))], model=MODEL, data=split)
@@ -146,7 +149,7 @@ def test_a_flow_comes_back_from_its_file(tmp_path: Path) -> None:
     again = Flow.load(tmp_path / "flow.safetensors")
     assert again.plan == flow.plan
     asked = {"task": 1.0, "pair": torch.tensor([0.2, 0.7])}
-    one, two = (f.sample(3, 4, condition=asked, generator=_seeded(0)) for f in (flow, again))
+    one, two = (f.sample(3, 4, condition=asked, generator=_seeded(0)).states for f in (flow, again))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
@@ -188,7 +191,7 @@ def test_a_flow_that_was_stopped_after_every_epoch_comes_out_the_same(tmp_path: 
         with pytest.raises(_KilledError):
             flow.fit(trained(64), settings, out=tmp_path, progress=_killing(after), checkpoint_every=1)
     flow.fit(trained(64), settings, out=tmp_path, checkpoint_every=1)
-    one, two = (f.sample(3, 3, generator=_seeded(0)) for f in (plain, flow))
+    one, two = (f.sample(3, 3, generator=_seeded(0)).states for f in (plain, flow))
     assert all(torch.equal(one[name], two[name]) for name in one)
     with pytest.raises(CosetError, match="holds a run with another rate"):
         flow.fit(trained(64), replace(settings, rate=2e-3), out=tmp_path)
@@ -256,7 +259,7 @@ def test_a_compiled_flow_is_the_same(geometry: str) -> None:
     for compiled in (False, True):
         flow = Flow(SYM, geometry, architecture=SMALL)  # type: ignore[arg-type]
         flow.fit(trained(64), replace(QUICK, compile=compiled), model=MODEL, data=split)
-        found.append(flow.sample(8, 4, generator=_seeded(0)))
+        found.append(flow.sample(8, 4, generator=_seeded(0)).states)
     for name, x in found[0].items():
         assert torch.allclose(found[1][name], x, rtol=1e-4, atol=1e-4), name
 
@@ -268,3 +271,31 @@ def test_few_starts_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     for coupling, heard in (("ot", False), ("training", True)):
         Flow(SYM, "geometric", coupling, architecture=SMALL).fit(known, QUICK)  # type: ignore[arg-type]
         assert ("these 40 networks have 8 different starts" in caplog.text) == heard
+
+
+def test_samples_say_where_they_began_and_how_they_were_made() -> None:
+    flow = Flow(SYM, "euclidean", architecture=SMALL, conditions=["task", "pair"]).fit(trained(64), QUICK)
+    starts = draw(6, 9)
+    pair = torch.tensor([0.2, 0.7])
+    samples = flow.sample(6, 3, "euler", noise=0.1, condition={"task": 1, "pair": pair}, starts=starts, batch_size=4)
+    assert samples.starts is not None and states.allclose(samples.starts, starts)
+    assert samples.labels["task"].tolist() == [1.0] * 6 and torch.equal(samples.labels["pair"], pair.expand(6, 2))
+    assert samples.about["flow"] == {"geometry": "euclidean", "coupling": "training", "predict": "velocity"}
+    assert (samples.about["steps"], samples.about["method"], samples.about["noise"]) == (3, "euler", 0.1)
+    assert samples.about["guidance"] is None
+    asked = {"task": 0.0, "pair": pair}
+    fresh, logs = flow.sample_with_log_prob(3, 2, condition=asked, generator=_seeded(0))
+    assert fresh.starts is not None and states.allclose(fresh.starts, flow.fitted.base.states(3, _seeded(0)))
+    assert fresh.about["divergence"] == "hutchinson" and logs.shape == (3,)
+    again = Flow(SYM, "euclidean", architecture=SMALL).fit(samples, QUICK)  # whose starts are known
+    assert again.fitted.about == samples.about
+
+
+def test_samples_that_diverge_are_refused() -> None:
+    flow = Flow(SYM, "euclidean", architecture=SMALL).fit(trained(64), QUICK)
+    split = Split(torch.randn(8, 3), torch.randint(2, (8,)))
+    guidance = Guidance(MODEL, split, -1e38, scale="gradient")
+    with pytest.raises(
+        StateError, match="of 4 samples have NaN or infinite weights: take more steps, or less guidance"
+    ):
+        flow.sample(4, 16, guidance=guidance, generator=_seeded(0))

@@ -103,7 +103,7 @@ def test_networks_that_are_brought_back_are_told(
     flow, _ = normed
     with caplog.at_level(logging.WARNING):
         made, _ = flow.sample_with_log_prob(64, 2, generator=seeded())
-    clamped = int((made["norm.running_var"] == 0).any(1).sum())
+    clamped = int((made.states["norm.running_var"] == 0).any(1).sum())
     assert 0 < clamped < 64
     assert f"{clamped} of 64 networks had" in caplog.text and "norm.running_var" in caplog.text
 
@@ -126,7 +126,9 @@ def test_one_condition_for_all_networks(n: int) -> None:
     given = Population(made, made, {"pair": torch.rand(16, 2, generator=seeded())})
     flow = coset.Flow(sym, architecture=SMALL, conditions=["pair"]).fit(given, BRIEF)
     asked = torch.tensor([0.1, 0.2])
-    one, each = (flow.sample(n, 2, condition={"pair": x}, generator=seeded()) for x in (asked, asked.expand(n, 2)))
+    one, each = (
+        flow.sample(n, 2, condition={"pair": x}, generator=seeded()).states for x in (asked, asked.expand(n, 2))
+    )
     assert all(torch.equal(one[name], each[name]) for name in one)
     with pytest.raises(CosetError, match="whole numbers above zero"):
         flow.sample(2.5, 2, condition={"pair": asked})  # type: ignore[arg-type]

@@ -83,7 +83,7 @@ def test_signs_that_no_path_joins_are_refused() -> None:
     positive = drawn(model)
     positive["0.weight"] = positive["0.weight"].abs()
     flow = Flow(sym, "geometric", "independent", architecture=SMALL, align=False).fit(positive, QUICK)
-    assert torch.equal(flow.sample(3, 2)["0.weight"], torch.ones(3, 4, 1))
+    assert torch.equal(flow.sample(3, 2).states["0.weight"], torch.ones(3, 4, 1))
 
 
 @pytest.mark.parametrize("geometry", ["euclidean", "geometric"])
@@ -93,14 +93,14 @@ def test_constants_of_a_model_stay_what_they_are(geometry: Geometry, tmp_path: P
     flow = Flow(sym, geometry, "independent", architecture=SMALL).fit(drawn(model), QUICK)
     flow.save(tmp_path / "flow.safetensors")
     for one in (flow, Flow.load(tmp_path / "flow.safetensors"), flow.on(sym, states.of(model))):
-        made = one.sample(3, 2)
+        made = one.sample(3, 2).states
         assert torch.equal(made["std"], torch.full((3, 3), 2.0)) and torch.equal(made["mean"], torch.full((3, 3), 0.5))
 
 
 def test_variances_stay_positive() -> None:
     model = normed().eval()
     flow = Flow(coset.symmetry(model, (torch.randn(2, 3),)), "euclidean", "independent", architecture=SMALL)
-    made = flow.fit(drawn(model), QUICK).sample(64, 2, noise=0.5)
+    made = flow.fit(drawn(model), QUICK).sample(64, 2, noise=0.5).states
     assert bool((made["1.running_var"] >= 0).all()) and bool((made["1.running_mean"] < 0).any())
 
 
@@ -119,7 +119,7 @@ def test_networks_keep_their_dtype(dtype: torch.dtype) -> None:
     split = Split(torch.randn(20, 3, dtype=torch.float64), torch.randint(2, (20,)))
     flow = Flow(coset.symmetry(model, (torch.randn(2, 3),)), "geometric", "ot", architecture=SMALL)
     given = {"model": model.double(), "data": split} if dtype == torch.float64 else {}
-    made = flow.fit(population, QUICK, **given).sample(3, 2)  # type: ignore[arg-type]
+    made = flow.fit(population, QUICK, **given).sample(3, 2).states  # type: ignore[arg-type]
     assert all(x.dtype == dtype and bool(x.isfinite().all()) for x in made.values())
 
 
@@ -218,5 +218,7 @@ def test_errors_of_outputs_know_tied_weights() -> None:
     sym = coset.symmetry(model, (torch.randn(2, 3),))
     split = Split(torch.randn(32, 3), torch.arange(32) % 2)
     population = coset.collect(model, split, 16, coset.Collect(epochs=1))
-    made = Flow(sym, "euclidean", architecture=SMALL).fit(population, QUICK, model=model, data=split).sample(4, 2)
+    made = (
+        Flow(sym, "euclidean", architecture=SMALL).fit(population, QUICK, model=model, data=split).sample(4, 2).states
+    )
     assert made["first.weight"].equal(made["second.weight"])

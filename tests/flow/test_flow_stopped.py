@@ -41,7 +41,7 @@ def test_the_same_after_every_step(tmp_path: Path, coupling: str, monkeypatch: p
         return Flow(sym, "geometric", coupling, architecture=Architecture(width=16, depth=1, heads=2))  # type: ignore[arg-type]
 
     def sampled(made: Flow) -> dict[str, Tensor]:
-        return made.sample(3, 3, generator=torch.Generator().manual_seed(1))
+        return made.sample(3, 3, generator=torch.Generator().manual_seed(1)).states
 
     whole = flow().fit(own, SETTINGS, on_step=lambda *done: steps.append(done), **given)
     assert steps == [(k, 18) for k in range(1, 19)]

@@ -36,7 +36,7 @@ def test_nothing_is_learned_from_them(coupling: str) -> None:
     for population, unseen in ((networks(72), 8), (networks(72)[:64], 0)):
         flow = Flow(SYM, "geometric", coupling, architecture=SMALL, align=False)  # type: ignore[arg-type]
         flow.fit(population, Matching(epochs=2, batch_size=32, unseen=unseen), model=MODEL, data=SPLIT)
-        found.append(flow.sample(4, 4, generator=torch.Generator().manual_seed(0)))
+        found.append(flow.sample(4, 4, generator=torch.Generator().manual_seed(0)).states)
     assert all(torch.equal(x, found[1][name]) for name, x in found[0].items())
 
 
@@ -89,7 +89,7 @@ def same_flow(one: Population, unseen: int, other: Population, conditions: list[
         flow = Flow(SYM, "euclidean", architecture=SMALL, conditions=conditions, align=False)
         flow.fit(population, Matching(epochs=2, batch_size=16, unseen=count))
         asked = dict.fromkeys(conditions, 0.5)
-        found.append(flow.sample(4, 4, condition=asked, generator=torch.Generator().manual_seed(0)))
+        found.append(flow.sample(4, 4, condition=asked, generator=torch.Generator().manual_seed(0)).states)
     return all(torch.equal(x, found[1][name]) for name, x in found[0].items())
 
 

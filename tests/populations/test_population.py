@@ -100,6 +100,23 @@ def test_of_solutions() -> None:
     assert len(Population.of(found)) == 3
 
 
+@pytest.mark.parametrize("kind", ["population", "tensors", "ensemble", "list"])
+def test_whatever_holds_networks_is_a_population(kind: str) -> None:
+    nets = [zoo.build("mlp:4-3-2") for _ in range(4)]
+    ensemble = coset.Ensemble([net.state_dict() for net in nets])
+    own = Population(ensemble.population)
+    things = {
+        "population": own,
+        "tensors": ensemble.population,
+        "ensemble": ensemble,
+        "list": [nets[0], dict(nets[1].state_dict()), coset.Dirac(nets[2].state_dict()), nets[3]],
+    }
+    split = (torch.randn(20, 4), torch.randint(2, (20,)))
+    assert coset.state.allclose(Population.of(things[kind]).states, own.states, 0, 0)  # type: ignore[arg-type]
+    expected = coset.scores(own, nets[0], split).loss
+    assert torch.equal(coset.scores(things[kind], nets[0], split).loss, expected)  # type: ignore[arg-type]
+
+
 def test_to_a_device() -> None:
     assert same(make().to("cpu"), make()) and str(make()) == "Population(5 networks of 10 weights, labels run, task)"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from collections.abc import Callable
@@ -323,3 +324,13 @@ def test_one_trial_moves_every_group(layer: int) -> None:
     wrong = edited(sym, lambda raw: raw["tensors"].update({f"{2 * layer}.bias": [2]}))
     with pytest.raises(SymmetryError, match=repr(str(2 * layer))):
         wrong.verify(model, args, trials=1)
+
+
+def test_verify_returns_what_it_saw_and_compares_by_the_deviation() -> None:
+    model, args = mlp()
+    sym = coset.symmetry(model, args)
+    v: coset.Verification = sym.verify(model, args, trials=2)
+    assert v < 1e-5 and v <= v.deviation and not v > 1e-5 and v >= 0 and float(v) == v.deviation
+    assert (
+        v.conclusive and v.trials == 2 and v.control > 30 * v.deviation and v > dataclasses.replace(v, deviation=-1.0)
+    )

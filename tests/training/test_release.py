@@ -63,4 +63,4 @@ def test_of_a_flow(watched: Callable[[type], list["weakref.ref[object]"]], tmp_p
     flow = coset.Flow(coset.symmetry(model, zoo.example_input(model)), coupling="training")
     flow.fit(Population(given, given), Matching(epochs=1), model=model, data=examples(), out=tmp_path)
     assert learned and coordinates and all(one() is None for one in [*learned, *coordinates])
-    assert len(flow.sample(3)) == len(given)
+    assert len(flow.sample(3).states) == len(given)

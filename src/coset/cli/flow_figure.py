@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from coset.plot.barrier import HEIGHT, LINE, PANEL
@@ -16,6 +14,9 @@ from coset.plot.palette import GRID, HUES, INK
 from coset.populations.novelty import NAMES, Novelty
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
     from coset.cli.flow_measure import Measured
 
 

@@ -202,11 +202,11 @@ def _drawn(
         condition = {name: torch.tensor(numbers).expand(n, -1) for name, numbers in how["condition"].items()}
         known: dict[str, Any] = {"condition": condition, "generator": generator, "progress": progress}
         if not request.log_prob:
-            found = flow.sample(n, request.steps, _method(request), noise=request.noise, guidance=guidance, **known)
-            return Population(found)
+            samples = flow.sample(n, request.steps, _method(request), noise=request.noise, guidance=guidance, **known)
+            return replace(samples, starts=None)
         divergence: Divergence = "exact" if request.exact else "hutchinson"
-        found, logs = flow.sample_with_log_prob(n, request.steps, _method(request), divergence=divergence, **known)
-        return Population(found, labels={"log_prob": logs})
+        samples, logs = flow.sample_with_log_prob(n, request.steps, _method(request), divergence=divergence, **known)
+        return replace(samples, starts=None, labels={**samples.labels, "log_prob": logs})
 
     return batches(parts, request.count, _at_once(request), generator, make)
 

@@ -54,12 +54,16 @@ class Conditions:
         return len(self.mean)
 
     def matrix(self, values: Mapping[str, Tensor | float], n: int) -> Tensor:
-        """[n, k] in units, of a value for each name: a number for all networks, or [n] or [n, size] for each."""
+        """[n, k] in units, of a value for each name: see `values`."""
+        return (torch.cat(list(self.values(values, n).values()), 1) - self.mean) / self.std
+
+    def values(self, values: Mapping[str, Tensor | float], n: int) -> dict[str, Tensor]:
+        """name -> [n, size], of a value for each name: a number for all networks, or [n] or [n, size] for each."""
         odd = [name for name in values if name not in self.sizes] + [name for name in self.sizes if name not in values]
         if odd:
             wanted = ", ".join(map(repr, self.sizes))
             raise CosetError(f"This flow is conditioned on {wanted}: give a value for each of them and nothing else.")
-        columns = []
+        columns = {}
         for name, size in self.sizes.items():
             x = torch.as_tensor(values[name], dtype=torch.float32, device=self.mean.device)
             if x.dim() == 0 or (x.dim() == 1 and len(x) == size):
@@ -69,8 +73,8 @@ class Conditions:
                 raise CosetError(f"Condition {name!r} needs {size} numbers for each of {n} networks.")
             if not bool(x.isfinite().all()):
                 raise CosetError(f"Condition {name!r} has NaN or infinite values.")
-            columns.append(x)
-        return (torch.cat(columns, 1) - self.mean) / self.std
+            columns[name] = x
+        return columns
 
     def warn_if_far(self, matrix: Tensor) -> None:
         """Of conditions [n, k] in units that are nowhere near those that were learned."""

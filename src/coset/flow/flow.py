@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from coset.core import state as states
 from coset.core.device import matmul_precision, resolve
-from coset.core.errors import CosetError
+from coset.core.errors import CosetError, StateError
 from coset.core.progress import Counted
 from coset.core.state import State, check
 from coset.data import Data
@@ -24,7 +24,7 @@ from coset.flow.likelihood import Divergence, Noise, log_prob, sample_with_log_p
 from coset.flow.matching import Matching
 from coset.flow.solvers import solve
 from coset.flow.space import Geometry, holding, space
-from coset.populations.population import Population
+from coset.populations.population import Population, PopulationLike, states_of
 from coset.symmetries.symmetry import Symmetry
 from coset.training.loop import Progress
 
@@ -72,7 +72,7 @@ class Flow:
 
     def fit(
         self,
-        population: Population | State,
+        population: PopulationLike,
         settings: Matching | None = None,
         *,
         model: nn.Module | None = None,
@@ -98,10 +98,9 @@ class Flow:
         progress, on_step
             hear of each epoch, and of each step of all of them
         """
-        given = population if isinstance(population, Population) else Population(dict(population))
         self._fitted = learn(
             self.plan,
-            [(self.sym, given), *more],
+            [(self.sym, Population.of(population)), *more],
             settings or Matching(),
             model,
             data,
@@ -123,12 +122,14 @@ class Flow:
         noise: float = 0.0,
         guidance: Guidance | None = None,
         condition: Asked | None = None,
-        starts: State | None = None,
+        starts: PopulationLike | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = BATCH,
         progress: Counted | None = None,
-    ) -> dict[str, Tensor]:
-        """A population of n networks, on the device of the flow.
+    ) -> Population:
+        """A population of n networks, on the device of the flow: where each is, and where its path began.
+
+        Its labels are the conditions, and `about` says how it was made.
 
         steps, method, noise
             see `coset.flow.solvers.solve`
@@ -140,17 +141,20 @@ class Flow:
             a population of n to begin from, instead of draws from the base
         """
         fitted, room = self.fitted, self.fitted.space
-        begin = None if starts is None else fitted.encode(starts)
+        begin = None if starts is None else fitted.encode(states_of(starts))
         if begin is not None and len(begin) != n:
             raise CosetError(f"There are {len(begin)} starts for {n} networks: give as many.")
         spread = units(room, fitted.field.standardize)
-        found = []
+        x0, x1 = [], []
         for x, field in fitted.batches(n, condition, begin, generator, batch_size):
             if guidance is not None:
                 field = guided(field, guidance, room.decode, room.manifold, spread, generator)
+            x0.append(x)
             with matmul_precision(fitted.precision):
-                found.append(solve(field, x, room.manifold, steps, method, 0.0, 1.0, noise, generator, progress))
-        return room.decode(torch.cat(found))
+                x1.append(solve(field, x, room.manifold, steps, method, 0.0, 1.0, noise, generator, progress))
+        how = {"steps": int(steps), "method": method, "noise": float(noise)}
+        steered = None if guidance is None else guidance.about
+        return self._population(torch.cat(x0), torch.cat(x1), condition, {**how, "guidance": steered})
 
     def sample_with_log_prob(
         self,
@@ -165,18 +169,19 @@ class Flow:
         generator: torch.Generator | None = None,
         batch_size: int = BATCH,
         progress: Counted | None = None,
-    ) -> tuple[dict[str, Tensor], Tensor]:
+    ) -> tuple[Population, Tensor]:
         """Networks and the logarithm of their density [n], in one pass: see `coset.flow.likelihood`."""
         fitted, manifold = self.fitted, self.fitted.space.manifold
         fitted.base.refuse_without_density()
         how = (fitted.base.log_prob, manifold, steps, method, divergence, probes, noise, generator, progress)
-        found, logs = [], []
+        x0, x1, logs = [], [], []
         for x, field in fitted.batches(n, condition, None, generator, batch_size):
+            x0.append(x)
             with matmul_precision(fitted.precision):
-                made, density = sample_with_log_prob(field, x, *how)
-            found.append(made)
+                end, density = sample_with_log_prob(field, x, *how)
+            x1.append(end)
             logs.append(density)
-        ends = torch.cat(found)
+        ends = torch.cat(x1)
         if brought := int(fitted.space.outside(ends).sum()):
             log.warning(
                 "%d of %d networks had %s below zero and were brought back there: their densities are those of where "
@@ -185,11 +190,12 @@ class Flow:
                 len(ends),
                 " or ".join(fitted.space.floors),
             )
-        return fitted.space.decode(ends), torch.cat(logs)
+        about = {"steps": int(steps), "method": method, "divergence": divergence}
+        return self._population(torch.cat(x0), ends, condition, about), torch.cat(logs)
 
     def log_prob(
         self,
-        population: State,
+        population: PopulationLike,
         steps: int = 32,
         method: str = "rk4",
         *,
@@ -211,11 +217,28 @@ class Flow:
         fitted.base.refuse_without_density()
         how = (fitted.base.log_prob, manifold, steps, method, divergence, probes, noise, generator, progress)
         logs = []
-        given = fitted.encode(population)
-        for x, field in fitted.batches(states.size(population), condition, given, generator, batch_size):
+        points = fitted.encode(states_of(population))
+        for x, field in fitted.batches(len(points), condition, points, generator, batch_size):
             with matmul_precision(fitted.precision):
                 logs.append(log_prob(field, x, *how))
         return torch.cat(logs)
+
+    def _population(self, x0: Tensor, x1: Tensor, condition: Asked | None, how: dict[str, Any]) -> Population:
+        """The networks at x1 [n, D], whose paths began at x0 [n, D]."""
+        fitted, n = self.fitted, len(x1)
+        if lost := int((~x1.isfinite()).any(1).sum()):
+            raise StateError(
+                f"{lost} of {n} samples have NaN or infinite weights: take more steps, or less guidance or noise."
+            )
+        labels = {} if fitted.conditions is None else fitted.conditions.values(condition or {}, n)
+        flow = {"geometry": self.plan.geometry, "coupling": self.plan.coupling, "predict": self.plan.predict}
+        about = {"flow": flow, **how, "trained on": dict(fitted.about)}
+        return Population(
+            fitted.space.decode(x1),
+            fitted.space.decode(x0),
+            {name: x.squeeze(1) if x.shape[1] == 1 else x for name, x in labels.items()},
+            about,
+        )
 
     def on(self, sym: Symmetry, template: State) -> Flow:
         """The same flow for networks of another width: their symmetry, and one state as a template."""

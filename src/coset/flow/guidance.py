@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,11 @@ class Guidance:
             raise CosetError(f"The scale of guidance is {' or '.join(get_args(Scale))}, not {self.scale!r}.")
         if not math.isfinite(self.strength):
             raise CosetError(f"The strength of guidance must be a finite number, not {self.strength}.")
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """How it steers, as JSON can hold it."""
+        return {name: getattr(self, name) for name in ("strength", "batch_size", "at", "scale", "noise")}
 
 
 def guided(

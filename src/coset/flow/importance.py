@@ -14,6 +14,7 @@ from coset.core.errors import CosetError
 from coset.core.state import State
 from coset.data import Data, as_split
 from coset.inference.posterior import log_prior
+from coset.populations.population import PopulationLike, states_of
 from coset.populations.scores import scores
 from coset.symmetries.group import Scaling
 from coset.symmetries.symmetry import Symmetry
@@ -131,15 +132,16 @@ def _require_apart(sym: Symmetry, manifold: Manifold, names: Sequence[str]) -> N
                 )
 
 
-def log_likelihood(population: State, model: nn.Module, data: Data, noise: float | None = None) -> Tensor:
+def log_likelihood(population: PopulationLike, model: nn.Module, data: Data, noise: float | None = None) -> Tensor:
     """sum_i log p(y_i | x_i, w) [n] float64 of each network; `noise` is that of the targets of a regression."""
+    population = states_of(population)
     split = as_split(data)
     count = split.targets.numel() if not split.targets.is_floating_point() else len(split)
     return -count * scores(population, model, split, noise).loss.to(next(iter(population.values())).device)
 
 
 def log_posterior(
-    population: State,
+    population: PopulationLike,
     model: nn.Module,
     data: Data,
     prior_std: float,
@@ -151,6 +153,7 @@ def log_posterior(
     `log_likelihood` plus `coset.flow.importance.quotient_log_prior`.
     """
     require_positive(prior_std)
+    population = states_of(population)
     parameters = dict(model.named_parameters(remove_duplicate=False))
     own = states.untie(model, population)
     trained = [x for name, x in own.items() if name in parameters and parameters[name].requires_grad]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coset.core.errors import CosetError
+from coset.core.extras import require
 from coset.core.progress import Counted
 from coset.training.capture import captured
 from coset.weightspace.manifold import Manifold
@@ -144,7 +145,7 @@ def _adaptive(
     progress: Counted | None,
 ) -> tuple[Tensor, Tensor]:
     """Progress is that of time, in percent, since nobody knows how many steps there will be."""
-    from torchdiffeq import odeint  # slow to import, and rarely needed
+    odeint = require("torchdiffeq", "ode").odeint
 
     def both(t: Tensor, y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         v, g = rate(y[0].to(x.dtype), t.to(x.dtype).expand(len(x)))

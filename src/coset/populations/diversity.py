@@ -16,6 +16,7 @@ from coset.core.progress import Counted
 from coset.core.state import State, members
 from coset.data import Data, as_split
 from coset.populations.pair_barriers import draw_pairs
+from coset.populations.population import PopulationLike, states_of
 from coset.populations.predictions import predictions
 from coset.solutions.likelihood import Classification, likelihood_of, log_softmax
 
@@ -105,7 +106,7 @@ class Diversity:
 
 
 def diversity(
-    population: State,
+    population: PopulationLike,
     model: nn.Module,
     data: Data,
     pairs: int = PAIRS,
@@ -114,6 +115,7 @@ def diversity(
     device: str | torch.device | None = None,
 ) -> Diversity:
     """Compare the predicted classes and their probabilities; the targets do not count."""
+    population = states_of(population)
     where = resolve(device, population)
     split = as_split(data)
     likelihood = likelihood_of(split.targets)

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from coset.core import state as states
 from coset.core.device import resolve
-from coset.core.state import State
 from coset.data import Data, as_split
+from coset.populations.population import PopulationLike, states_of
 from coset.populations.predictions import predictions
 from coset.populations.scores import finite
 from coset.solutions.likelihood import Classification, likelihood_of, log_softmax, of_targets
@@ -53,7 +53,7 @@ class Averages:
 
 
 def model_averages(
-    population: State,
+    population: PopulationLike,
     model: nn.Module,
     data: Data,
     noise: float | None = None,
@@ -66,6 +66,7 @@ def model_averages(
     The networks are put in random order, so that neighbours, which may be of one run, do not end up in one set. Sets
     of 2k networks are joined from two of k.
     """
+    population = states_of(population)
     where = resolve(device, population)
     split = as_split(data)
     likelihood, targets = likelihood_of(split.targets), split.targets.to(where)

@@ -16,6 +16,7 @@ from coset.core.errors import StateError
 from coset.core.progress import Counted
 from coset.core.state import State, check, members
 from coset.populations.pair_barriers import align_pairs
+from coset.populations.population import PopulationLike, states_of
 from coset.symmetries.group import Block, blocks
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical import canonicalize
@@ -112,8 +113,8 @@ class Nearest:
 
 
 def nearest(
-    queries: State,
-    training: State,
+    queries: PopulationLike,
+    training: PopulationLike,
     sym: Symmetry,
     *,
     apart: Tensor | None = None,
@@ -138,6 +139,7 @@ def nearest(
     apart: [n], the network of `training` that each is not compared with, -1 for none. progress hears how many networks
     of `training` were looked at.
     """
+    queries, training = states_of(queries), states_of(training)
     total = states.size(training)
     if total < (1 if apart is None else 2) or states.size(queries) == 0:
         raise StateError("To find nearest networks takes some to start from and others to compare with.")

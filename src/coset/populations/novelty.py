@@ -17,6 +17,7 @@ from coset.data import Data, as_split
 from coset.populations.diversity import overlaps
 from coset.populations.nearest import Nearest, nearest, trained
 from coset.populations.pair_barriers import align_pairs, draw_pairs
+from coset.populations.population import PopulationLike, states_of
 from coset.populations.scores import Spread, spread
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical import canonicalize
@@ -102,12 +103,12 @@ class Novelty:
 
 
 def novelty(
-    samples: State,
-    training: State,
+    samples: PopulationLike,
+    training: PopulationLike,
     sym: Symmetry,
     model: nn.Module | None = None,
     data: Data | None = None,
-    fresh: State | None = None,
+    fresh: PopulationLike | None = None,
     noise: float = NOISE,
     count: int = COUNT,
     seed: int = 0,
@@ -125,6 +126,8 @@ def novelty(
     """
     if (model is None) != (data is None):
         raise CosetError("The agreement of mistakes needs both model and data.")
+    samples, training = states_of(samples), states_of(training)
+    fresh = None if fresh is None else states_of(fresh)
     where = resolve(device, training)
     asked = compared(samples, training, sym, fresh, noise, count, seed, where)
     found = nearest(asked.states, training, sym, apart=asked.apart, device=where)

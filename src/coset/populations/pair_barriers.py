@@ -16,6 +16,7 @@ from coset.core.device import resolve
 from coset.core.errors import CosetError
 from coset.core.state import State, members
 from coset.data import Data, as_split
+from coset.populations.population import PopulationLike, states_of
 from coset.populations.scores import Spread, scores, spread
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
@@ -73,7 +74,7 @@ class PairBarriers:
 
 
 def pair_barriers(
-    population: State,
+    population: PopulationLike,
     sym: Symmetry,
     model: nn.Module,
     data: Data,
@@ -90,6 +91,7 @@ def pair_barriers(
     The loss is measured at both ends and at `points` equally spaced points between them: one is the middle.
     Alignment is by weights; `reference` is a state, or the number of a network.
     """
+    population = states_of(population)
     if points < 1:
         raise CosetError(f"A barrier needs a point between its ends, so {points} are too few.")
     where = resolve(device, population)

@@ -9,12 +9,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from coset.core import state as networks
 from coset.core.checkpoint import CODES, open_state, write_stream
 from coset.core.errors import StateError
-from coset.core.state import State, check, distinct, is_coordinate, owners, refuse_layout, refuse_names, tie
+from coset.core.state import (
+    State,
+    as_state,
+    check,
+    distinct,
+    is_coordinate,
+    owners,
+    refuse_layout,
+    refuse_names,
+    size,
+    tie,
+)
 from coset.solutions.dirac import Dirac
 from coset.solutions.ensemble import Ensemble
 from coset.solutions.load import POPULATION as METADATA
@@ -98,7 +108,7 @@ class Population:
     about: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        n = networks.size(check(self.states, where="the population"))
+        n = size(check(self.states, where="the population"))
         if self.starts is not None:
             check(self.starts, like=self.states, where="the starts of the population")
         check(self.labels, where="the labels of the population")
@@ -113,7 +123,7 @@ class Population:
 
     def __len__(self) -> int:
         """The number n of networks, which may be none."""
-        return networks.size(self.states)
+        return size(self.states)
 
     def __repr__(self) -> str:
         own = [self.states[name] for name in distinct(self.states)]
@@ -162,19 +172,22 @@ class Population:
         )
 
     @staticmethod
-    def of(solutions: Sequence[Solution]) -> Population:
-        """The networks of Diracs and Ensembles, such as `coset.fit` gives, with the number of the solution as "run"."""
-        if not solutions:
+    def of(networks: PopulationLike) -> Population:
+        """The population of whatever holds networks, a population as it is.
+
+        Of a solution or of several things, such as `coset.fit` gives, the number of the thing is the label "run".
+        """
+        if isinstance(networks, Population):
+            return networks
+        if isinstance(networks, Mapping):
+            return Population(dict(networks))
+        things = [networks] if isinstance(networks, Solution | nn.Module) else list(networks)
+        if not things:
             raise StateError("A population needs at least one solution.")
         parts = []
-        for k, q in enumerate(solutions):
-            if not isinstance(q, Dirac | Ensemble):
-                raise StateError(
-                    f"Solution {k} is a {type(q).__name__}, and a population is made of Diracs and Ensembles: give "
-                    "coset.Ensemble(q.sample(n))."
-                )
-            members = q.population if isinstance(q, Ensemble) else q.sample(1)
-            run = torch.full((networks.size(members),), float(k), device=next(iter(members.values())).device)
+        for k, thing in enumerate(things):
+            members = _members(thing, k)
+            run = torch.full((size(members),), float(k), device=next(iter(members.values())).device)
             parts.append(Population(members, labels={"run": run}))
         return Population.concat(parts)
 
@@ -205,6 +218,28 @@ class Population:
             {name: function(x) for name, x in self.labels.items()},
             self.about,
         )
+
+
+PopulationLike = Population | State | Solution | Sequence[State | nn.Module | Solution]
+"""Networks: a population, tensors [n, ...] by name, an ensemble, or a list of states, modules, Diracs and ensembles."""
+
+
+def states_of(networks: PopulationLike) -> State:
+    """The tensors [n, ...] of networks by name; a mapping is not looked at."""
+    return networks if isinstance(networks, Mapping) else Population.of(networks).states
+
+
+def _members(thing: State | nn.Module | Solution, k: int) -> dict[str, Tensor]:
+    """The networks of one thing, with a leading dimension."""
+    if isinstance(thing, Ensemble):
+        return thing.population
+    if isinstance(thing, Solution) and not isinstance(thing, Dirac):
+        raise StateError(
+            f"Solution {k} is a {type(thing).__name__}, and a population is made of Diracs and Ensembles: give "
+            "coset.Ensemble(q.sample(n))."
+        )
+    state = as_state(thing, f"network {k} of the population")
+    return once(owners(state), lambda name: state[name].unsqueeze(0))
 
 
 def _refuse_other(first: Population, other: Population, where: str) -> None:

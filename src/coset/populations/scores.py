@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from coset.core.device import resolve
-from coset.core.state import State
 from coset.data import Data, as_split
+from coset.populations.population import PopulationLike, states_of
 from coset.populations.predictions import predictions
 from coset.solutions.likelihood import Classification, likelihood_of
 
@@ -82,7 +82,7 @@ class Scores:
 
 
 def scores(
-    population: State,
+    population: PopulationLike,
     model: nn.Module,
     data: Data,
     noise: float | None = None,
@@ -90,6 +90,7 @@ def scores(
     device: str | torch.device | None = None,
 ) -> Scores:
     """Evaluate every network alone: classes, or values with the standard deviation `noise` of their likelihood."""
+    population = states_of(population)
     where = resolve(device, population)
     split = as_split(data)
     likelihood, targets = likelihood_of(split.targets), split.targets.to(where)

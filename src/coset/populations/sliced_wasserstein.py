@@ -11,8 +11,9 @@ from torch import Tensor
 from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError, StateError
-from coset.core.state import State, check, members
+from coset.core.state import State, StateLike, as_state, check, members
 from coset.populations.nearest import trained
+from coset.populations.population import PopulationLike, states_of
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical import canonicalize
 
@@ -32,10 +33,10 @@ class Sliced:
 
 
 def sliced_wasserstein(
-    a: State,
-    b: State,
+    a: PopulationLike,
+    b: PopulationLike,
     sym: Symmetry,
-    reference: State | None = None,
+    reference: StateLike | None = None,
     projections: int = PROJECTIONS,
     *,
     seed: int = 0,
@@ -50,13 +51,14 @@ def sliced_wasserstein(
     a, b
         populations, of any sizes
     """
+    a, b = states_of(a), states_of(b)
     if states.size(a) == 0 or states.size(b) == 0:
         raise StateError("Two populations can be compared if each has a network or more.")
     if projections < 1:
         raise CosetError(f"Populations cannot be compared by {projections} projections: give one or more.")
     check(members(a, slice(1)), like=members(b, slice(1)), where="the first population")
     where = resolve(device, b)
-    first = {name: x[0] for name, x in b.items()} if reference is None else reference
+    first = {name: x[0] for name, x in b.items()} if reference is None else as_state(reference)
     x, y = (_coordinates(one, sym, states.to(first, where), where) for one in (a, b))
     generator = torch.Generator().manual_seed(seed)
     u = torch.randn(x.shape[1], projections, generator=generator, dtype=x.dtype)

@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from coset.core import state as states
 from coset.core.errors import CosetError, SymmetryError
 from coset.core.functional import evaluation_mode
+from coset.core.show import Shown, Table
 from coset.symmetries.group import Element, Scaling
 
 if TYPE_CHECKING:
@@ -42,22 +43,28 @@ SECONDS_FOR_WEAK = 2.0
 SPECIAL = "; at random weights it holds, so the given ones are special: equal scores under a top-k or sort, say"
 
 
-@dataclass(frozen=True)
-class Verification:
-    """What running the model showed; deviations are relative to the largest output.
+@dataclass(frozen=True, repr=False)
+class Verification(Shown):
+    """What running the model showed of its symmetry. It compares by its deviation: `sym.verify(model, x) < 1e-5`.
 
-    deviation
-        worst change of the output under random group elements: rounding, if the symmetry is right
-    control
-        change when every tensor is permuted in its own way instead
-    sensitivity
-        change when the input changes
-    conclusive
-        whether the last two stand well above the first
-    weights
-        the weights that decided: "given" or "random"
-    weak
-        groups for which moving one tensor alone was not seen, among those there was time to try
+    Changes are relative to the largest output, `max |y' - y| / max |y|`. A check that cannot fail proves nothing, so it
+    must also see a wrong permutation and another input.
+
+    Args:
+        deviation: Worst change of the output under random group elements: rounding, if the symmetry is right.
+        control: Change when every tensor is permuted in its own way instead.
+        sensitivity: Change when the input changes.
+        conclusive: Whether the last two stand well above the first.
+        dtype: The precision that decided, such as "float32".
+        weights: The weights that decided: "given" (the model's) or "random".
+        trials: Elements tried on each set of weights; 0 if the group is trivial.
+        weak: Groups for which moving one tensor alone was not seen, among those there was time to try.
+
+    Example:
+        >>> sym.verify(model, digits.test.inputs[:8]) < 1e-5
+        True
+        >>> sym.verification.conclusive
+        True
     """
 
     deviation: float
@@ -69,12 +76,29 @@ class Verification:
     trials: int
     weak: tuple[str, ...] = ()
 
+    def __float__(self) -> float:
+        return self.deviation
+
+    def __lt__(self, other: Verification | float) -> bool:
+        return self.deviation < float(other)
+
+    def __le__(self, other: Verification | float) -> bool:
+        return self.deviation <= float(other)
+
+    def __gt__(self, other: Verification | float) -> bool:
+        return self.deviation > float(other)
+
+    def __ge__(self, other: Verification | float) -> bool:
+        return self.deviation >= float(other)
+
     @property
     def failed(self) -> bool:
+        """Whether the deviation is more than rounding in this precision."""
         return self.deviation > TOLERANCE[getattr(torch, self.dtype)]
 
     @property
     def note(self) -> str:
+        """The outcome in one sentence."""
         if self.conclusive:
             if not self.trials:
                 return "there is nothing to verify"
@@ -83,6 +107,16 @@ class Verification:
         if self.control <= 0:
             return "inconclusive: nothing that was moved changes the output"
         return "inconclusive: a wrong permutation hardly changes the output"
+
+    def _shown(self) -> Table:
+        return Table(
+            f"Verification: {self.note}",
+            [
+                ("random elements change the output by", f"{self.deviation:.1e}"),
+                ("a wrong permutation", f"{self.control:.1e}"),
+                ("another input", f"{self.sensitivity:.1e}"),
+            ],
+        )
 
 
 def check(

@@ -8,8 +8,8 @@ auxiliary heads of the original, which only training uses, would make 10.22 M.
 import torch
 from torch import Tensor, nn
 
-from coset.zoo.checks import require_positive, scaled
-from coset.zoo.norms import conv_bn_relu
+from coset.zoo.argument_checks import require_positive
+from coset.zoo.layers import conv_bn_relu, scale_channels
 
 # 1x1 | 3x3 reduce, 3x3 | 5x5 reduce, 5x5 | pool projection: Table 1 of Szegedy et al. 2015, by stage.
 STAGES = (
@@ -45,33 +45,55 @@ class Inception(nn.Module):
 
 
 class GoogLeNet(nn.Module):
-    """3x3 stem, nine inception blocks with a halving max pool after the 2nd and the 7th, mean, linear.
+    """GoogLeNet for 32x32 images: 3x3 stem, nine inception blocks, mean, linear; 6.2 M parameters.
 
-    Images `[N, in_channels, H, W]`, logits `[N, classes]`; `width` multiplies every channel count.
+    A halving max pool follows the 2nd and the 7th block. Images `[N, in_channels, H, W]`, logits `[N, classes]`.
     Torch's default initialisation.
+
+    Args:
+        width: multiplies every number of channels.
+        in_channels: of the images.
+        classes: how many.
+
+    Raises:
+        ModelError: a number is not positive.
+
+    Example:
+        >>> coset.zoo.GoogLeNet(width=0.0625)(torch.zeros(2, 3, 8, 8)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(self, width: float = 1, in_channels: int = 3, classes: int = 10) -> None:
         super().__init__()
         require_positive("GoogLeNet", width=width, in_channels=in_channels, classes=classes)
         self.in_channels = in_channels
-        channels = scaled(192, width)
+        channels = scale_channels(192, width)
         self.stem = conv_bn_relu(in_channels, channels, 3, padding=1)
         blocks: list[nn.Module] = []
         for index, stage in enumerate(STAGES):
             if index > 0:
                 blocks.append(nn.MaxPool2d(3, 2, 1))
             for row in stage:
-                block = Inception(channels, *(scaled(n, width) for n in row))
+                block = Inception(channels, *(scale_channels(n, width) for n in row))
                 channels = block.outputs
                 blocks.append(block)
         self.blocks = nn.Sequential(*blocks)
         self.head = nn.Linear(channels, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The logits `[N, classes]`.
+
+        Args:
+            x: images `[N, in_channels, H, W]`.
+        """
         logits: Tensor = self.head(self.blocks(self.stem(x)).mean((2, 3)))
         return logits
 
     def example_inputs(self, batch: int = 2, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
-        """Standard normal images `[batch, in_channels, 32, 32]` on the CPU."""
+        """Standard normal images `[batch, in_channels, 32, 32]` on the CPU.
+
+        Args:
+            batch: how many.
+            generator: what they come from; None is torch's own.
+        """
         return (torch.randn(batch, self.in_channels, 32, 32, generator=generator),)

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coset.core.errors import ModelError
-from coset.zoo.checks import require_choice, require_multiple, require_positive
+from coset.zoo.argument_checks import require_choice, require_multiple, require_positive
 from coset.zoo.rope import Rope
 
 
@@ -87,12 +87,29 @@ class GPTBlock(nn.Module):
 
 
 class GPT(nn.Module):
-    """Token embedding, `depth` pre-norm blocks, norm, head: tokens `[N, T]`, logits `[N, T, vocab]`.
+    """Causal language model: tokens `[N, T]`, logits `[N, T, vocab]`; GPT-2 by default, Llama with its options on.
 
-    `rope` turns queries and keys instead of adding learned positions; `kv_heads` (all of `heads` when
-    None) sets grouped-query attention; `swiglu` replaces the GELU MLP; `tied` reads the logits off the
-    token embedding; `norm` is `ln` or `rms`. No linear layer has a bias. Embeddings start at
-    N(0, 0.02^2), the rest at torch's defaults.
+    Token embedding, pre-norm blocks, norm, head. No linear layer has a bias. Embeddings start at N(0, 0.02^2), the
+    rest at torch's defaults.
+
+    Args:
+        vocab: how many different tokens.
+        context: the most tokens of a sequence.
+        dim: width of the tokens, a multiple of `heads`.
+        depth: how many blocks.
+        heads: of the attention, a multiple of `kv_heads`.
+        kv_heads: heads of keys and values, for grouped-query attention; None is all of `heads`.
+        rope: turn queries and keys (RoPE) instead of adding learned positions.
+        swiglu: SwiGLU in place of the GELU MLP.
+        tied: read the logits off the token embedding.
+        norm: layer norm ("ln") or root mean square norm ("rms").
+
+    Raises:
+        ModelError: a number is not positive, does not divide, or there is no such norm.
+
+    Example:
+        >>> coset.zoo.GPT(depth=1)(torch.zeros(2, 5, dtype=torch.long)).shape
+        torch.Size([2, 5, 64])
     """
 
     def __init__(
@@ -144,6 +161,11 @@ class GPT(nn.Module):
             nn.init.normal_(self.positions, std=0.02)
 
     def forward(self, tokens: Tensor) -> Tensor:
+        """The logits `[N, T, vocab]`.
+
+        Args:
+            tokens: `[N, T]` int64, T no more than `context`.
+        """
         t = tokens.shape[1]
         if t > self.context:
             raise ModelError(f"GPT: {t} tokens do not fit the context of {self.context}.")
@@ -155,5 +177,10 @@ class GPT(nn.Module):
         return F.linear(x, self.embedding.weight if self.head is None else self.head.weight)
 
     def example_inputs(self, batch: int = 2, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
-        """Uniform random tokens `[batch, min(context, 16)]` on the CPU."""
+        """Uniform random tokens `[batch, min(context, 16)]` on the CPU.
+
+        Args:
+            batch: how many sequences.
+            generator: what they come from; None is torch's own.
+        """
         return (torch.randint(self.vocab, (batch, min(self.context, 16)), generator=generator),)

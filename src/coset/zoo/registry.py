@@ -13,24 +13,19 @@ import torch
 from torch import Tensor, nn
 
 from coset.core.errors import ModelError
-from coset.zoo.googlenet import GoogLeNet
-from coset.zoo.gpt import GPT
-from coset.zoo.mlp import MLP
-from coset.zoo.resnet import resnet20, resnet32
-from coset.zoo.tinyten import TinyTen
-from coset.zoo.vit import ViT
 
 T = TypeVar("T")
 
-BUILTINS: dict[str, Callable[..., nn.Module]] = {
-    "mlp": MLP,
-    "resnet20": resnet20,
-    "resnet32": resnet32,
-    "tinyten": TinyTen,
-    "googlenet": GoogLeNet,
-    "vit": ViT,
-    "gpt": GPT,
+BUILTINS = {
+    "mlp": "mlp:MLP",
+    "resnet20": "resnet:resnet20",
+    "resnet32": "resnet:resnet32",
+    "tinyten": "tinyten:TinyTen",
+    "googlenet": "googlenet:GoogLeNet",
+    "vit": "vit:ViT",
+    "gpt": "gpt:GPT",
 }
+"""Name -> file of this folder and the class or function in it that makes the model."""
 
 
 @runtime_checkable
@@ -41,18 +36,31 @@ class HasExample(Protocol):
 
 
 def build(spec: str, arguments: Mapping[str, object] | None = None, /, **kwargs: object) -> nn.Module:
-    """Build the model that `spec` names.
+    """The model that `spec` names.
 
-    `name` or `name:key=value,...` is a built-in model (`mlp:784-512-10` gives its sizes first);
-    `module:factory` calls what it names. Arguments may also come as a dict and as keywords; none may
-    come twice. Built-in names win over modules of the same name. Every failure is a ModelError.
+    Args:
+        spec: `name` or `name:key=value,...` of a built-in model (`mlp:784-512-10` gives its sizes first), or
+            `module:factory` of anybody's function or class, which runs its code. Built-in names win.
+        arguments: options by name.
+        kwargs: more options; none may come twice.
+
+    Returns:
+        The model, as its constructor starts it.
+
+    Raises:
+        ModelError: there is no such model or option, or the model cannot be built.
+
+    Example:
+        >>> model = coset.zoo.build("resnet20:width=2,norm=frn")
+        >>> sum(p.numel() for p in model.parameters())
+        1085962
     """
-    given = _merge(spec, arguments or {}, kwargs)
+    keywords = _merge(spec, arguments or {}, kwargs)
     name, colon, rest = spec.partition(":")
     if is_builtin(spec):
-        return _build_builtin(name, _merge(spec, _options(name, rest) if colon else {}, given))
+        return _build_builtin(name, _merge(spec, _options(name, rest) if colon else {}, keywords))
     if is_import_path(spec):
-        return _build_from_module(name, rest, given)
+        return _build_from_module(name, rest, keywords)
     raise ModelError(
         f"Unknown model {spec!r}{_suggest(name, BUILTINS)}: "
         f"give {', '.join(BUILTINS)} or an import path module:factory."
@@ -60,22 +68,54 @@ def build(spec: str, arguments: Mapping[str, object] | None = None, /, **kwargs:
 
 
 def is_builtin(spec: str) -> bool:
-    """Whether a spec names a model of the zoo, so that building it runs no code but the library's own."""
+    """Whether a spec names a model of the zoo, so that building it runs no code but the library's own.
+
+    Args:
+        spec: as for `build`.
+
+    Example:
+        >>> coset.zoo.is_builtin("mlp:64-16-10")
+        True
+    """
     return spec.partition(":")[0] in BUILTINS
 
 
 def is_import_path(spec: str) -> bool:
-    """Whether a spec is `module:factory`, so that building it imports the module and calls the factory."""
+    """Whether a spec is `module:factory`, so that building it imports the module and calls the factory.
+
+    Args:
+        spec: as for `build`.
+
+    Example:
+        >>> coset.zoo.is_import_path("my_models:make")
+        True
+    """
     name, _, rest = spec.partition(":")  # without a colon the rest is empty, which is no identifier
     return not is_builtin(spec) and all(part.isidentifier() for part in (*name.split("."), *rest.split(".")))
 
 
 def example_input(model: str | nn.Module, batch: int = 2) -> tuple[Tensor, ...]:
-    """Inputs to call or trace a model of the zoo with, given the model or its spec."""
-    built = build(model) if isinstance(model, str) else model
-    if not isinstance(built, HasExample):
-        raise ModelError(f"{type(built).__name__} has no method example_inputs: give example inputs yourself.")
-    return built.example_inputs(batch)
+    """Inputs to call or trace a model with.
+
+    Args:
+        model: of the zoo or with a method `example_inputs(batch, generator)`; or its spec.
+        batch: how many examples.
+
+    Returns:
+        The positional arguments of a call.
+
+    Raises:
+        ModelError: the model has no such method.
+
+    Example:
+        >>> (x,) = coset.zoo.example_input("mlp:64-16-10")
+        >>> x.shape
+        torch.Size([2, 64])
+    """
+    module = build(model) if isinstance(model, str) else model
+    if not isinstance(module, HasExample):
+        raise ModelError(f"{type(module).__name__} has no method example_inputs: give example inputs yourself.")
+    return module.example_inputs(batch)
 
 
 def _merge(spec: str, first: Mapping[str, object], second: Mapping[str, object]) -> dict[str, object]:
@@ -115,7 +155,8 @@ def _value(text: str) -> object:
 
 
 def _build_builtin(name: str, options: dict[str, object]) -> nn.Module:
-    factory = BUILTINS[name]
+    file, _, attribute = BUILTINS[name].partition(":")
+    factory: Callable[..., nn.Module] = getattr(importlib.import_module(f"coset.zoo.{file}"), attribute)
     parameters = inspect.signature(factory).parameters
     hints = get_type_hints(factory.__init__ if inspect.isclass(factory) else factory)
     for key, value in options.items():
@@ -124,8 +165,7 @@ def _build_builtin(name: str, options: dict[str, object]) -> nn.Module:
                 f"Model {name!r} has no option {key!r}{_suggest(key, parameters)}: it takes {', '.join(parameters)}."
             )
         if not _fits(value, hints[key]):
-            wanted = inspect.formatannotation(hints[key])
-            raise ModelError(f"Model {name!r}: {key} must be {wanted}, got {value!r}.")
+            raise ModelError(f"Model {name!r}: {key} must be {inspect.formatannotation(hints[key])}, got {value!r}.")
     for key, parameter in parameters.items():
         if parameter.default is parameter.empty and key not in options:
             raise ModelError(f"Model {name!r} needs {key}.")
@@ -146,7 +186,7 @@ def _fits(value: object, hint: object) -> bool:
 
 def _build_from_module(module_name: str, path: str, arguments: dict[str, object]) -> nn.Module:
     try:
-        found: object = importlib.import_module(module_name)
+        value: object = importlib.import_module(module_name)
     except Exception as error:  # an import runs the user's code, which may raise anything
         raise ModelError(
             f"Cannot import {module_name!r}{_suggest(module_name, BUILTINS)}: {_reason(error)}."
@@ -154,15 +194,15 @@ def _build_from_module(module_name: str, path: str, arguments: dict[str, object]
     for part in path.split("."):
         # Some packages import lazily, when an attribute is asked for: again any error.
         try:
-            found = getattr(found, part)
+            value = getattr(value, part)
         except AttributeError:
-            raise ModelError(f"Module {module_name!r} has no {path!r}{_suggest(part, dir(found))}.") from None
+            raise ModelError(f"Module {module_name!r} has no {path!r}{_suggest(part, dir(value))}.") from None
         except Exception as error:
             raise ModelError(f"Cannot import {path!r} from {module_name!r}: {_reason(error)}.") from error
     spec = f"{module_name}:{path}"
-    if not callable(found):
-        raise ModelError(f"{spec!r} has type {type(found).__name__}: name a function or class that makes a model.")
-    model = _call(spec, found, arguments)
+    if not callable(value):
+        raise ModelError(f"{spec!r} has type {type(value).__name__}: name a function or class that makes a model.")
+    model = _call(spec, value, arguments)
     if not isinstance(model, nn.Module):
         raise ModelError(f"{spec!r} returned a value of type {type(model).__name__}, not a torch.nn.Module.")
     return model
@@ -183,6 +223,6 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__
 
 
-def _suggest(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(known), n=2)
+def _suggest(name: str, names: Iterable[str]) -> str:
+    close = difflib.get_close_matches(name, list(names), n=2)
     return f" (did you mean {' or '.join(close)}?)" if close else ""

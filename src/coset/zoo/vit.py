@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coset.core.errors import ModelError
-from coset.zoo.checks import require_choice, require_multiple, require_positive
+from coset.zoo.argument_checks import require_choice, require_multiple, require_positive
 
 
 class FusedAttention(nn.Module):
@@ -42,10 +42,27 @@ class ViTBlock(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches, learned positions, `depth` blocks, layer norm, linear on the class token or the mean.
+    """Vision transformer (Dosovitskiy et al. 2021): patches, learned positions, pre-norm blocks, linear.
 
-    Images `[N, in_channels, image_size, image_size]`, logits `[N, classes]`. `pool` is `cls` or `mean`.
-    Embeddings start at N(0, 0.02^2), the rest at torch's defaults.
+    Images `[N, in_channels, image_size, image_size]`, logits `[N, classes]`. Embeddings start at N(0, 0.02^2), the
+    rest at torch's defaults.
+
+    Args:
+        dim: width of the tokens, a multiple of `heads`.
+        depth: how many blocks.
+        heads: of the attention.
+        patch: side of a patch, which divides `image_size`.
+        image_size: side of the images.
+        in_channels: of the images.
+        classes: how many.
+        pool: what the logits are read from, a class token ("cls") or the mean of all tokens ("mean").
+
+    Raises:
+        ModelError: a number is not positive, does not divide, or there is no such pool.
+
+    Example:
+        >>> coset.zoo.ViT(depth=1, image_size=8)(torch.zeros(2, 3, 8, 8)).shape
+        torch.Size([2, 10])
     """
 
     def __init__(
@@ -82,6 +99,11 @@ class ViT(nn.Module):
                 nn.init.normal_(p, std=0.02)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The logits `[N, classes]`.
+
+        Args:
+            x: images `[N, in_channels, image_size, image_size]`.
+        """
         if x.shape[1:] != self.input_shape:
             raise ModelError(f"ViT: expected images of shape {self.input_shape}, got {tuple(x.shape[1:])}.")
         x = self.patches(x).flatten(2).transpose(1, 2)
@@ -92,5 +114,10 @@ class ViT(nn.Module):
         return logits
 
     def example_inputs(self, batch: int = 2, generator: torch.Generator | None = None) -> tuple[Tensor, ...]:
-        """Standard normal images `[batch, in_channels, image_size, image_size]` on the CPU."""
+        """Standard normal images `[batch, in_channels, image_size, image_size]` on the CPU.
+
+        Args:
+            batch: how many.
+            generator: what they come from; None is torch's own.
+        """
         return (torch.randn(batch, *self.input_shape, generator=generator),)

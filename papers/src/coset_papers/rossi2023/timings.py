@@ -16,7 +16,7 @@ from coset_papers.outcome import Claim, Outcome
 from coset_papers.rossi2023.curves_draw import settings_axis
 from coset_papers.rossi2023.networks import SIZES, mlp
 from coset_papers.rossi2023.study import Study
-from coset_papers.rossi2023.textbook import textbook
+from coset_papers.rossi2023.textbook_matching import textbook_align
 from coset_papers.rossi2023.verdicts import TOO_SMALL
 from coset_papers.rossi2023.widths import MLPS, REPLICAS, RESNETS, resnets
 from coset_papers.settings import Settings
@@ -95,7 +95,7 @@ def _timed(settings: Settings, study: Study, tool: str) -> Callable[[], float]:
             if tool == "coset":
                 align(a, b, sym)
             else:
-                textbook(a, b, sym, torch.Generator().manual_seed(settings.seed))
+                textbook_align(a, b, sym, torch.Generator().manual_seed(settings.seed))
             seconds.append(time.perf_counter() - start)
         return min(seconds)
 

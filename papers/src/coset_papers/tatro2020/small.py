@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from coset.zoo.norms import conv_bn_relu
+from coset.zoo.layers import conv_bn_relu
 
 
 class Small(nn.Module):

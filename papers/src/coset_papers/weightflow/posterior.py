@@ -130,7 +130,7 @@ def _drawn(settings: Settings, flow: Flow, case: Case) -> tuple[dict[str, Tensor
     flow.sample(8, 1, generator=settings.generator())  # so that nothing is prepared while time counts
     begin = time.perf_counter()
     made = flow.sample(case.samples, case.steps, generator=settings.generator())
-    return made, case.samples / (time.perf_counter() - begin)
+    return made.states, case.samples / (time.perf_counter() - begin)
 
 
 def _moved(settings: Settings, case: Case, starts: dict[str, Tensor], trajectories: int) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from coset.flow.space import Geometry
 from coset_papers.weightflow.posterior_evidence import Annealing
 from coset_papers.weightflow.posterior_problem import Problem, Recipe
 
-NOISE = 0.3  # of standardized targets, as in bench/hmc.py
+NOISE = 0.3  # of standardized targets, as in `python -m bench hmc`
 EUCLIDEAN, GEOMETRIC = "Euclidean flow", "geometric flow"
 
 

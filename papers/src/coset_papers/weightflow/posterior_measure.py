@@ -93,7 +93,7 @@ def weighed(settings: Settings, problem: Problem, flow: Flow, count: int, steps:
     begin = time.perf_counter()
     made, log_q = flow.sample_with_log_prob(count, steps, divergence="exact", generator=generator)
     took = time.perf_counter() - begin
-    target = log_target(problem, flow, made, settings)
+    target = log_target(problem, flow, made.states, settings)
     found = importance(target, log_q)
     logs = (target - log_q)[target.isfinite()]
     held = problem.canonical_signs(thinned(problem.halves(settings)[1], count))

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coset import Flow, Guidance
+from coset import Flow, Guidance, StateError
 from coset.data import DataSet
 from coset.flow.guidance import Place, Scale
 from coset.populations.scores import scores
@@ -48,8 +48,11 @@ class Steered:
         def row(count: int, at: Place, strength: float, scale: Scale = "velocity") -> Row:
             def compute() -> float | None:
                 wanted = Guidance(model, images().train, strength, given.examples, at, scale) if strength else None
-                made = flow().sample(self.count, count, "euler", guidance=wanted, generator=settings.generator())
-                return self._accuracy(settings, made, images())
+                try:
+                    samples = flow().sample(self.count, count, "euler", guidance=wanted, generator=settings.generator())
+                except StateError:  # guidance led to infinity
+                    return None
+                return self._accuracy(settings, samples.states, images())
 
             how = {"gradients": count, "batch": given.examples, "at": at, "strength": strength, "scale": scale}
             return how | {"accuracy": settings.keep("weightflow-guided", compute, **self._known(), **how)}
@@ -67,7 +70,7 @@ class Steered:
         @cache
         def begin(kind: str) -> dict[str, Tensor]:
             if kind == FROM_SAMPLES:
-                return flow().sample(self.count, self.steps, generator=settings.generator())
+                return flow().sample(self.count, self.steps, generator=settings.generator()).states
             return flow().fitted.base.states(self.count, settings.generator())
 
         def trace(kind: str, rate: float) -> list[Row]:

@@ -203,7 +203,7 @@ def drawn(
     begin = time.perf_counter()
     made = flow.sample(count, steps, method, generator=generator)
     _wait(settings)
-    return made, count / (time.perf_counter() - begin)
+    return made.states, count / (time.perf_counter() - begin)
 
 
 def measured(

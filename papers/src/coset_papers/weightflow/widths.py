@@ -127,7 +127,8 @@ def _drawn(settings: Settings, sizes: Sizes, name: str, subject: Subject) -> Rec
         flow = several(settings, sizes) if name == SEVERAL else one.learned(settings, sizes.subject)
         moved = flow.on(subject.sym, states.of(subject.build()))
         generator = torch.Generator(settings.device).manual_seed(settings.seed)
-        return measured(settings, subject, moved.sample(sizes.near, sizes.steps, generator=generator), average=False)
+        samples = moved.sample(sizes.near, sizes.steps, generator=generator).states
+        return measured(settings, subject, samples, average=False)
 
     known = {"subject": asdict(sizes.subject), "several": [asdict(each) for each in sizes.widths.several]}
     sized = {"flow": name, "recipe": one.known(), "model": subject.model, "count": sizes.near, "steps": sizes.steps}

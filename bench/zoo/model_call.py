@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 
 @dataclass
-class Case:
+class ModelCall:
     """A model with inputs it accepts.
 
     ``label`` says which attempt this is (sizes, attention, inputs), ``context`` is entered around
@@ -62,7 +62,7 @@ def first_floating(output: Any) -> Tensor | None:
     elif isinstance(output, list | tuple):
         values = output
     for value in values:
-        found = first_floating(value)
-        if found is not None:
-            return found
+        tensor = first_floating(value)
+        if tensor is not None:
+            return tensor
     return None

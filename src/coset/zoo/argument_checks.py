@@ -22,8 +22,3 @@ def require_multiple(owner: str, name: str, value: int, unit_name: str, unit: in
     """Raise ModelError unless `value` is a multiple of `unit`."""
     if value % unit:
         raise ModelError(f"{owner}: {name}={value} must be a multiple of {unit_name}={unit}.")
-
-
-def scaled(channels: int, width: float) -> int:
-    """`channels` times the width factor, rounded, at least one."""
-    return max(1, round(channels * width))

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.zoo_case import Case, StageError, first_floating, one_line, randomize_norm_statistics
-from bench.zoo_config import PROFILES, small
-from bench.zoo_inputs import Inputs, candidates
+from bench.zoo.model_call import ModelCall, StageError, first_floating, one_line, randomize_norm_statistics
+from bench.zoo.small_config import PROFILES, small
+from bench.zoo.synthetic_inputs import CallInputs, candidates
 
 MAX_PARAMETERS = 400_000_000
 READOUT = 8
@@ -37,8 +37,8 @@ def model_class(name: str) -> Any:
     import transformers
     from transformers.models.auto.modeling_auto import MODEL_MAPPING_NAMES
 
-    found = MODEL_MAPPING_NAMES[name]
-    return getattr(transformers, found if isinstance(found, str) else found[0])
+    classes = MODEL_MAPPING_NAMES[name]
+    return getattr(transformers, classes if isinstance(classes, str) else classes[0])
 
 
 def default_config(name: str) -> Any:
@@ -59,19 +59,19 @@ class Probe(nn.Module):
         self.model = model
         self.constants = list(constants)
         for name, value in constants.items():
-            setattr(self, f"given_{name}", value)
+            setattr(self, f"constant_{name}", value)
         self.axis = -1
         self.readout: nn.Module = nn.Identity()
 
     def raw(self, **data: Tensor) -> Tensor:
         """The model's first floating output; the last hidden state where there is one."""
-        given = {name: getattr(self, f"given_{name}") for name in self.constants}
-        output = self.model(**given, **data)
-        best = first_floating(getattr(output, "last_hidden_state", None))
-        found = best if best is not None else first_floating(output)
-        if found is None:
+        constants = {name: getattr(self, f"constant_{name}") for name in self.constants}
+        output = self.model(**constants, **data)
+        hidden = first_floating(getattr(output, "last_hidden_state", None))
+        value = hidden if hidden is not None else first_floating(output)
+        if value is None:
             raise ValueError("the model returns no floating tensor")
-        return found
+        return value
 
     def fit(self, example: Tensor) -> None:
         """Make the readout for an output of this shape: channels are axis 1 of a square map, else the last."""
@@ -96,23 +96,23 @@ def export_patches() -> AbstractContextManager[Any]:
     try:
         importlib.import_module("transformers.exporters.exporter_dynamo")
         utils = importlib.import_module("transformers.exporters.utils")
-        found: AbstractContextManager[Any] = utils.apply_patches("dynamo")
+        patches: AbstractContextManager[Any] = utils.apply_patches("dynamo")
     except (ImportError, AttributeError):
         return nullcontext()
-    return found
+    return patches
 
 
-def precomputed(model: nn.Module, inputs: Inputs) -> Inputs:
+def precomputed(model: nn.Module, inputs: CallInputs) -> CallInputs:
     """The inputs with what transformers computes outside the graph for an export (packed lengths, positions)."""
-    made: dict[str, Any] = inputs.data | inputs.constants
+    values: dict[str, Any] = inputs.data | inputs.constants
     try:
         utils = importlib.import_module("transformers.exporters.utils")
         with torch.no_grad():
-            utils.precompute_export_inputs(model, made)
+            utils.precompute_export_inputs(model, values)
     except (ImportError, AttributeError):
         return inputs
-    more = {name: value for name, value in made.items() if name not in inputs.data}
-    return Inputs(inputs.label, inputs.data, more)
+    more = {name: value for name, value in values.items() if name not in inputs.data}
+    return CallInputs(inputs.label, inputs.data, more)
 
 
 def construct(kind: Any, config: Any, attention: str) -> nn.Module:
@@ -138,7 +138,7 @@ def construct(kind: Any, config: Any, attention: str) -> nn.Module:
     return model
 
 
-def called(model: nn.Module, inputs: Inputs) -> Probe:
+def called(model: nn.Module, inputs: CallInputs) -> Probe:
     """The model with a readout, after one successful call with a finite output."""
     constants = dict(inputs.constants)
     signature = inspect.signature(model.forward).parameters
@@ -154,7 +154,7 @@ def called(model: nn.Module, inputs: Inputs) -> Probe:
     return probe.eval()
 
 
-def attempts(name: str) -> Iterator[Case]:
+def attempts(name: str) -> Iterator[ModelCall]:
     """Cases to trace, the most telling first; raises StageError when nothing could be called."""
     try:
         kind, base = model_class(name), default_config(name)
@@ -185,10 +185,10 @@ def attempts(name: str) -> Iterator[Case]:
                 kinds.add(where)
                 reached = True
                 label = f"{profile.name} {attention} {inputs.label}"
-                yield Case(probe, (), inputs.data, label)
+                yield ModelCall(probe, (), inputs.data, label)
                 with contextlib.suppress(Exception), export_patches():
                     probe = called(model, precomputed(model, inputs))
-                yield Case(probe, (), inputs.data, label + " patched", context=export_patches)
+                yield ModelCall(probe, (), inputs.data, label + " patched", context=export_patches)
         if reached:
             return
     raise failure

@@ -1,20 +1,15 @@
-"""The same on the CPU and on CUDA: inference, verification, the action and alignment, for the reference nets.
-
-python bench/devices.py [--out F.json]
-"""
+"""The same on the CPU and on CUDA: inference, verification, the action and alignment, for the reference nets."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import platform
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import coset
+from bench.record import Out, report
 from coset import zoo
 from coset.core import state as states
 
@@ -36,6 +31,7 @@ def timed_action(sym: coset.Symmetry, state: dict[str, torch.Tensor], repeats: i
 
 
 def compare(spec: str) -> dict[str, Any]:
+    """One network on both devices."""
     torch.manual_seed(0)
     model = zoo.build(spec)
     args = zoo.example_input(model)
@@ -51,9 +47,9 @@ def compare(spec: str) -> dict[str, Any]:
     assert on_cuda.verification is not None
     torch.manual_seed(1)
     other = states.of(zoo.build(spec))
-    mine = states.to(state, device="cpu")
+    ours = states.to(state, device="cpu")
     matches = [
-        coset.align(states.to(mine, device=device), states.to(other, device=device), on_cpu)
+        coset.align(states.to(ours, device=device), states.to(other, device=device), on_cpu)
         for device in ("cpu", "cuda")
     ]
     return {
@@ -71,21 +67,13 @@ def compare(spec: str) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="write the figures as JSON")
-    options = parser.parse_args()
+def main(out: Out = None) -> None:
+    """Compare the devices on every network."""
     record = {
-        "command": "python bench/devices.py",
+        "command": "python -m bench cuda",
         "python": platform.python_version(),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(),
         "models": [compare(spec) for spec in SPECS],
     }
-    print(json.dumps(record, indent=1))
-    if options.out:
-        options.out.write_text(json.dumps(record, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+    report(record, out)

@@ -1,4 +1,4 @@
-"""Normalisation layers for `[N, C, H, W]` activations, and the activation that goes with each."""
+"""What several convolutional networks share: norms, the activation that goes with each, widths of layers."""
 
 from math import gcd
 
@@ -6,7 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from coset.zoo.checks import require_choice
+from coset.zoo.argument_checks import require_choice
+
+
+def scale_channels(channels: int, width: float) -> int:
+    """`channels` times the width factor, rounded, at least one."""
+    return max(1, round(channels * width))
 
 
 def conv_bn_relu(inputs: int, outputs: int, kernel: int, stride: int = 1, padding: int = 0) -> nn.Sequential:
@@ -26,6 +31,14 @@ class FilterResponseNorm(nn.Module):
 
     Singh & Krishnan 2020, Eq. 1-3: each channel of each example on its own, no mean subtracted, so the
     likelihood factorises over examples (why rossi2023 uses it). `gamma` is `weight`, `beta` is `bias`.
+
+    Args:
+        channels: of the activations `[N, C, H, W]`.
+        eps: keeps the root away from zero.
+
+    Example:
+        >>> round(coset.zoo.FilterResponseNorm(2)(torch.full((1, 2, 4, 4), 3.0)).mean().item(), 4)
+        1.0
     """
 
     def __init__(self, channels: int, eps: float = 1e-6) -> None:
@@ -35,6 +48,11 @@ class FilterResponseNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Of the same shape.
+
+        Args:
+            x: `[N, C, H, W]`.
+        """
         nu2 = x.square().mean((2, 3), keepdim=True)
         return self.weight[:, None, None] * (x * torch.rsqrt(nu2 + self.eps)) + self.bias[:, None, None]
 
@@ -43,6 +61,13 @@ class ThresholdedLinearUnit(nn.Module):
     """`max(y, tau)` with one learned `tau` a channel (Singh & Krishnan 2020, Eq. 4); ReLU at the start.
 
     FRN does not centre its output, so a fixed threshold at zero would be arbitrary.
+
+    Args:
+        channels: of the activations `[N, C, H, W]`.
+
+    Example:
+        >>> coset.zoo.ThresholdedLinearUnit(2)(-torch.ones(1, 2, 4, 4)).max().item()
+        0.0
     """
 
     def __init__(self, channels: int) -> None:
@@ -50,11 +75,25 @@ class ThresholdedLinearUnit(nn.Module):
         self.tau = nn.Parameter(torch.zeros(channels))
 
     def forward(self, y: Tensor) -> Tensor:
+        """Of the same shape.
+
+        Args:
+            y: `[N, C, H, W]`.
+        """
         return torch.maximum(y, self.tau[:, None, None])
 
 
 class ChannelLayerNorm(nn.Module):
-    """Layer norm over the channels at each position, as flax's `LayerNorm` on NHWC (used by rossi2023)."""
+    """Layer norm over the channels at each position, as flax's `LayerNorm` on NHWC (used by rossi2023).
+
+    Args:
+        channels: of the activations `[N, C, H, W]`.
+        eps: keeps the root away from zero.
+
+    Example:
+        >>> coset.zoo.ChannelLayerNorm(2)(torch.randn(1, 2, 4, 4)).mean(1).abs().max() < 1e-5
+        tensor(True)
+    """
 
     def __init__(self, channels: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -63,6 +102,11 @@ class ChannelLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Of the same shape.
+
+        Args:
+            x: `[N, C, H, W]`.
+        """
         last = x.permute(0, 2, 3, 1)
         y = F.layer_norm(last, self.weight.shape, self.weight, self.bias, self.eps)
         # Contiguous, since the permuted view has the channels-last layout, in which the gradient of a
@@ -71,7 +115,19 @@ class ChannelLayerNorm(nn.Module):
 
 
 def make_norm(kind: str, channels: int) -> nn.Module:
-    """The norm layer of a kind in NORMS; `gn` has eight groups, fewer where eight do not divide."""
+    """A norm layer for activations `[N, C, H, W]`.
+
+    Args:
+        kind: "bn", "frn", "ln", "gn" (eight groups, fewer where eight do not divide) or "none".
+        channels: of the activations.
+
+    Raises:
+        ModelError: there is no such norm.
+
+    Example:
+        >>> coset.zoo.make_norm("gn", 12).num_groups
+        4
+    """
     require_choice("make_norm", "kind", kind, NORMS)
     match kind:
         case "bn":
@@ -87,9 +143,20 @@ def make_norm(kind: str, channels: int) -> nn.Module:
 
 
 def make_activation(kind: str, channels: int) -> nn.Module:
-    """The activation used with a norm of this kind: the thresholded unit for `frn`, ReLU otherwise.
+    """The activation used with a norm of this kind: the thresholded unit for "frn", ReLU otherwise.
 
     Apart from `make_norm`, since a residual block adds its shortcut between the two.
+
+    Args:
+        kind: as for `make_norm`.
+        channels: of the activations.
+
+    Raises:
+        ModelError: there is no such norm.
+
+    Example:
+        >>> coset.zoo.make_activation("bn", 16)
+        ReLU()
     """
     require_choice("make_activation", "kind", kind, NORMS)
     return ThresholdedLinearUnit(channels) if kind == "frn" else nn.ReLU()

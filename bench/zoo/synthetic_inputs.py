@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bench.zoo_config import FIRST_SPECIAL, is_config
+from bench.zoo.small_config import FIRST_SPECIAL, is_config
 
 BATCH, LENGTH, FIRST_PLAIN = 2, 10, 10
 MODALITIES = (
@@ -27,7 +27,7 @@ OMIT = object()
 
 
 @dataclass
-class Inputs:
+class CallInputs:
     """Data the model reads (arguments of the traced call) and constants that only shape the call."""
 
     label: str
@@ -73,7 +73,7 @@ def vision_part(config: Any) -> Any:
     return config
 
 
-class Maker:
+class InputMaker:
     """Draws inputs by name; each name has a few shapes, the likeliest first."""
 
     def __init__(self, config: Any, signature: set[str], seed: int = 0) -> None:
@@ -201,30 +201,30 @@ class Maker:
         return []
 
 
-def with_picture_tokens(model: Any, made: dict[str, Any], maker: Maker) -> dict[str, Any] | None:
+def with_picture_tokens(model: Any, inputs: dict[str, Any], maker: InputMaker) -> dict[str, Any] | None:
     """The inputs with as many picture tokens in the text as the picture gives features, or None."""
     token = find(model.config, "image_token_id", "image_token_index")
-    if token is None or not hasattr(model, "get_image_features") or "pixel_values" not in made:
+    if token is None or not hasattr(model, "get_image_features") or "pixel_values" not in inputs:
         return None
     accepts = set(inspect.signature(model.get_image_features).parameters)
-    given = {k: v for k, v in made.items() if k in accepts and k != "input_ids"}
-    found = model.get_image_features(**given)
-    features = getattr(found, "pooler_output", None)
+    accepted = {k: v for k, v in inputs.items() if k in accepts and k != "input_ids"}
+    output = model.get_image_features(**accepted)
+    features = getattr(output, "pooler_output", None)
     if features is None:
-        features = found[0] if isinstance(found, tuple) else found
+        features = output[0] if isinstance(output, tuple) else output
     if isinstance(features, list | tuple):
         count = sum(int(f.shape[:-1].numel()) for f in features)
     else:
         count = int(features.shape[:-1].numel())
     text = maker.ids(4)
     middle = torch.full((BATCH, count // BATCH), int(token))
-    made = made | {"input_ids": torch.cat([text[:, :2], middle, text[:, 2:]], 1)}
+    inputs = inputs | {"input_ids": torch.cat([text[:, :2], middle, text[:, 2:]], 1)}
     if "mm_token_type_ids" in maker.signature:
-        made["mm_token_type_ids"] = (made["input_ids"] == int(token)).long()
-    return made
+        inputs["mm_token_type_ids"] = (inputs["input_ids"] == int(token)).long()
+    return inputs
 
 
-def candidates(model: Any) -> Iterator[Inputs]:
+def candidates(model: Any) -> Iterator[CallInputs]:
     """Inputs to try, the most complete first: everything the model reads, then its main input only."""
     signature = inspect.signature(model.forward).parameters
     required = [
@@ -244,30 +244,30 @@ def candidates(model: Any) -> Iterator[Inputs]:
         if names in tried or not names:
             continue
         tried.append(names)
-        maker = Maker(model.config, set(signature))
+        maker = InputMaker(model.config, set(signature))
         options = [maker.options(name) for name in names]
         for values in itertools.islice(itertools.product(*options), 12):
-            made = {n: v for n, v in zip(names, values, strict=True) if v is not OMIT}
+            inputs = {n: v for n, v in zip(names, values, strict=True) if v is not OMIT}
             placed = None
-            if label == "all" and "input_ids" in made:
+            if label == "all" and "input_ids" in inputs:
                 try:
                     with torch.no_grad():
-                        placed = with_picture_tokens(model, made, maker)
+                        placed = with_picture_tokens(model, inputs, maker)
                 except Exception:
                     placed = None
             if placed is not None:
                 yield split(label + "+image", placed, fixed_text=True)
-            yield split(label, made, fixed_text=False)
+            yield split(label, inputs, fixed_text=False)
 
 
-def split(label: str, made: dict[str, Any], fixed_text: bool) -> Inputs:
+def split(label: str, inputs: dict[str, Any], fixed_text: bool) -> CallInputs:
     """Floating inputs and token ids are data; what only shapes the call is constant."""
     data: dict[str, Tensor] = {}
     constants: dict[str, Any] = {}
-    for name, value in made.items():
+    for name, value in inputs.items():
         ids = name in IDS and not fixed_text
         if isinstance(value, Tensor) and ((value.is_floating_point() and "mask" not in name) or ids):
             data[name] = value
         else:
             constants[name] = value
-    return Inputs(label + ":" + ",".join(made), data, constants)
+    return CallInputs(label + ":" + ",".join(inputs), data, constants)

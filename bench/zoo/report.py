@@ -114,11 +114,11 @@ def reasons(records: Iterable[Record]) -> list[tuple[str, str, int, int]]:
 def text(records: Sequence[Record]) -> str:
     """The whole report."""
     parts = [grid(HEADER, rows(records)), ""]
-    failed = failures(records)
-    if failed:
+    failing = failures(records)
+    if failing:
         parts += ["Not through, by stage and reason:"]
         parts += [
-            f"  {len(names):3d}  {stage:8s} {reason}\n         {', '.join(names)}" for stage, reason, names in failed
+            f"  {len(names):3d}  {stage:8s} {reason}\n         {', '.join(names)}" for stage, reason, names in failing
         ]
         parts += [""]
     fixed = reasons(records)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import torch
 
-from bench.zoo_case import Case, StageError, one_line, randomize_norm_statistics
+from bench.zoo.model_call import ModelCall, StageError, one_line, randomize_norm_statistics
 
 SIZES = {"vit_": 64, "vit_h_14": 56, "swin_": 64, "swin_v2": 64, "maxvit": 224, "inception_v3": 75, "alexnet": 63}
 """Smallest handy input by prefix; everything else takes 64. The longest matching prefix wins."""
@@ -25,7 +25,7 @@ def size(name: str) -> int:
     return SIZES.get(match, 64)
 
 
-def attempts(name: str) -> Iterator[Case]:
+def attempts(name: str) -> Iterator[ModelCall]:
     """The model in eval mode with random norm statistics, and a batch of two images."""
     import torchvision
 
@@ -46,4 +46,4 @@ def attempts(name: str) -> Iterator[Case]:
             model(image)
     except Exception as error:
         raise StageError("call", one_line(error)) from error
-    yield Case(model, (image,), {}, label=f"{size(name)}px")
+    yield ModelCall(model, (image,), {}, label=f"{size(name)}px")

@@ -6,7 +6,6 @@ import contextlib
 import json
 import multiprocessing
 import os
-import resource
 import signal
 import sys
 import time
@@ -16,19 +15,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
-from bench.zoo_case import Case, StageError, one_line
-from bench.zoo_measure import export_only, measure
+from bench.zoo.measure import export_only, measure
+from bench.zoo.model_call import ModelCall, StageError, one_line
+from bench.zoo.report import Record
+from coset.core.memory import peak_mib
 
-Record = dict[str, Any]
-Attempts = Callable[[str], Iterator[Case]]
+Attempts = Callable[[str], Iterator[ModelCall]]
 STAGES = ("start", "build", "call", "trace", "done")
-
-
-def peak_mib() -> float:
-    """Peak resident memory of this process so far, in MiB."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def run_one(name: str, attempts: Attempts, stub: bool) -> Record:
@@ -37,14 +31,14 @@ def run_one(name: str, attempts: Attempts, stub: bool) -> Record:
     record: Record = {"name": name, "stub": stub, "built": False, "called": False, "traced": False}
     tried: list[str] = []
     try:
-        for case in attempts(name):
-            tried.append(case.label)
-            with case.context():
-                found = (export_only if stub else measure)(case.model, case.args, case.kwargs)
-            if found["traced"] or not record["called"]:
+        for call in attempts(name):
+            tried.append(call.label)
+            with call.context():
+                answer = (export_only if stub else measure)(call.model, call.args, call.kwargs)
+            if answer["traced"] or not record["called"]:
                 record.pop("error", None)
-                record |= {"built": True, "called": True, "attempt": case.label} | found
-            if found["traced"]:
+                record |= {"built": True, "called": True, "attempt": call.label} | answer
+            if answer["traced"]:
                 break
     except StageError as error:
         if not record["called"]:
@@ -115,14 +109,14 @@ def collect(run: Running, stub: bool, limit: float) -> Record | None:
 
 def load(path: Path, stub: bool) -> dict[str, Record]:
     """Records of an earlier run of the same kind; a half-written last line is dropped."""
-    done: dict[str, Record] = {}
+    records: dict[str, Record] = {}
     if path.exists():
         for line in path.read_text().splitlines():
             with contextlib.suppress(json.JSONDecodeError):
                 record = json.loads(line)
                 if record.get("stub") == stub:
-                    done[record["name"]] = record
-    return done
+                    records[record["name"]] = record
+    return records
 
 
 def run_all(
@@ -138,10 +132,10 @@ def run_all(
 
     With `retry`, models that did not get through are measured again.
     """
-    done = load(log, stub)
+    records = load(log, stub)
     if retry:
-        done = {k: r for k, r in done.items() if r["traced"] and (stub or r.get("verified"))}
-    todo = [name for name in names if name not in done]
+        records = {k: r for k, r in records.items() if r["traced"] and (stub or r.get("verified"))}
+    todo = [name for name in names if name not in records]
     context = multiprocessing.get_context("fork")
     running: list[Running] = []
     total, finished = len(todo), 0
@@ -161,7 +155,7 @@ def run_all(
                     continue
                 running.remove(run)
                 run.out.close()
-                done[run.name] = record
+                records[run.name] = record
                 sink.write(json.dumps(record) + "\n")
                 sink.flush()
                 os.fsync(sink.fileno())
@@ -173,4 +167,4 @@ def run_all(
                     file=sys.stderr,
                     flush=True,
                 )
-    return [done[name] for name in names if name in done]
+    return [records[name] for name in names if name in records]

@@ -1,4 +1,4 @@
-"""What a bench runs on, how fast it is at best, and its clock."""
+"""The device that a benchmark runs on, how fast it is at best, and its clock."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def now(device: torch.device) -> float:
     return time.process_time()
 
 
-def copying(device: torch.device) -> float:
+def copy_speed(device: torch.device) -> float:
     """Bytes a second, read and written, of a copy far larger than caches."""
     source = torch.ones(2**30 if device.type == "cuda" else 2**26, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     return 2 * source.numel() / _fastest(lambda: target.copy_(source), device)
 
 
-def multiplying(device: torch.device, precision: str) -> float:
+def product_speed(device: torch.device, precision: str) -> float:
     """Floating-point operations a second of a matrix product on one thread of a CPU, or on CUDA in a precision."""
     n = 8192 if device.type == "cuda" else 1024
     half = device.type == "cuda" and precision == "bfloat16"

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bench.zoo_case import first_floating, one_line
+from bench.zoo.model_call import first_floating, one_line
 
 TOLERANCE = 1e-4
 """Largest relative output deviation that counts as the same function in float32."""
@@ -81,10 +81,10 @@ def recheck(
         versioned._metadata = model.state_dict()._metadata  # type: ignore[attr-defined]
         twin.load_state_dict(versioned, strict=False)
         torch.manual_seed(0)  # some models draw noise in evaluation mode
-        found = first_floating(twin(*args, **kwargs))
-        if found is None:
+        output = first_floating(twin(*args, **kwargs))
+        if output is None:
             raise ValueError("the model returns no floating tensor")
-        return found.double()
+        return output.double()
 
     with torch.no_grad():
         for trial in range(trials):
@@ -133,11 +133,11 @@ def measure(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     record["copies"] = sum(int(getattr(g, "copies", 1)) for g in sym.groups)
     record["log10_order"] = float(sym.log_order) / math.log(10)
     record["scalings"] = len(getattr(sym, "scalings", ()))
-    moved = {names[t] for g in sym.groups for t, _ in g.members if t in names}
-    record["moved"] = len(moved)
+    movable = {names[t] for g in sym.groups for t, _ in g.members if t in names}
+    record["moved"] = len(movable)
     unused = {names[f.tensor] for f in sym.fixed if f.reason == "not used" and f.tensor in names}
-    record["unused"] = len(unused - moved)
-    record["still"] = sorted(set(names.values()) - moved - unused)
+    record["unused"] = len(unused - movable)
+    record["still"] = sorted(set(names.values()) - movable - unused)
     check = sym.verification
     record["deviation"] = number(check.deviation)
     record["control"] = number(check.control)

@@ -64,16 +64,16 @@ PROFILES = (Profile("small"), Profile("shallow", widths=False), Profile("image",
 
 
 @dataclass
-class Tokens:
+class TokenMap:
     """One map from large special token ids to small ones, shared by a config and its parts."""
 
-    known: dict[int, int] = field(default_factory=dict)
+    small_ids: dict[int, int] = field(default_factory=dict)
 
     def small(self, token: int) -> int:
         """An id under VOCAB; equal ids stay equal, different ones stay different."""
         if token < FIRST_SPECIAL:
             return token
-        return self.known.setdefault(token, FIRST_SPECIAL + len(self.known) % (VOCAB - FIRST_SPECIAL))
+        return self.small_ids.setdefault(token, FIRST_SPECIAL + len(self.small_ids) % (VOCAB - FIRST_SPECIAL))
 
 
 def is_config(value: Any) -> bool:
@@ -208,10 +208,10 @@ def chosen_layers(lists: dict[str, list[Any]], layers: int, want: int) -> list[i
 
 def layer_lists(values: dict[str, Any], profile: Profile) -> dict[str, Any]:
     """The number of layers, and all lists that speak about layers, shrunk together."""
-    found = layer_count(values)
-    if found is None:
+    counter = layer_count(values)
+    if counter is None:
         return {}
-    name, layers = found
+    name, layers = counter
     indices = {k: list(v) for k, v in values.items() if is_layer_index_list(k, v, layers)}
     want = min(layers, max([profile.layers, *(min(8, 2 * len(v)) for v in indices.values() if len(v) > 1)]))
     lists = {k: v for k, v in per_layer(values, layers).items() if k not in indices}
@@ -247,10 +247,10 @@ def rope(value: Any, head_dim: int, sections: bool = False) -> Any:
     out = {key: rope(v, head_dim, sections) for key, v in value.items()}
     if nested:
         return out
-    found = out.get("mrope_section", [2, 3, 3] if sections else None)
-    if isinstance(found, list | tuple) and sum(found) > 0:
+    section = out.get("mrope_section", [2, 3, 3] if sections else None)
+    if isinstance(section, list | tuple) and sum(section) > 0:
         half = max(1, int(head_dim * out.get("partial_rotary_factor", 1.0)) // 2)
-        small = [s * half // sum(found) for s in found]
+        small = [s * half // sum(section) for s in section]
         small[0] += half - sum(small)
         out["mrope_section"] = small
     return out
@@ -263,45 +263,45 @@ def multi_axis_rope(kind: type) -> bool:
     return code.exists() and 'get("mrope_section", [' in code.read_text()
 
 
-def small(config: Any, profile: Profile, tokens: Tokens | None = None) -> Any:
+def small(config: Any, profile: Profile, tokens: TokenMap | None = None) -> Any:
     """A new config of the same class with small sizes; parts are shrunk too."""
-    tokens = tokens if tokens is not None else Tokens()
-    given = defaults(type(config))
+    tokens = tokens if tokens is not None else TokenMap()
+    settings = defaults(type(config))
     values = {k: v for k, v in vars(config).items() if not k.startswith("_")}
     kwargs: dict[str, Any] = {}
     for name, value in values.items():
         if is_config(value):
             kwargs[name] = small(value, profile, tokens)
-        elif name not in given or isinstance(value, bool):
+        elif name not in settings or isinstance(value, bool):
             continue
         elif re.search(r"_token_(id|index)$|_token_ids$", name):
             if isinstance(value, int):
                 kwargs[name] = tokens.small(value)
             elif isinstance(value, list | tuple) and all(isinstance(v, int) for v in value):
                 kwargs[name] = type(value)(tokens.small(v) for v in value)
-        elif given[name] is None:
+        elif settings[name] is None:
             continue  # derived from the others
         elif isinstance(value, int):
             kwargs[name] = number(name, value, values, profile)
         elif name in {"depths", "num_block_repeats"} and isinstance(value, list | tuple):
             kwargs[name] = type(value)(min(v, 2) for v in value)
     for name, value in (layer_lists(values, profile) | picture(values, profile)).items():
-        if name in given:
+        if name in settings:
             old = values.get(name)
             kwargs[name] = tuple(value) if isinstance(old, tuple) and isinstance(value, list) else value
     for name in ("rope_parameters", "rope_scaling"):
-        if name in given and isinstance(values.get(name), dict) and profile.widths:
+        if name in settings and isinstance(values.get(name), dict) and profile.widths:
             kwargs[name] = rope(values[name], kwargs.get("head_dim", HEAD_DIM), multi_axis_rope(type(config)))
-    for name, default in given.items():  # what the parent chose for this part and we did not touch
+    for name, default in settings.items():  # what the parent chose for this part and we did not touch
         value = values.get(name)
         simple = isinstance(value, bool | float) or name in {"hidden_sizes", "out_features"}
-        chosen = isinstance(value, str) or (simple and default is not None)
-        if name not in kwargs and chosen and value != default:
+        is_choice = isinstance(value, str) or (simple and default is not None)
+        if name not in kwargs and is_choice and value != default:
             kwargs[name] = value
         if value is None and name not in kwargs:
             kwargs.update((name, filled) for pattern, filled in UNSET if matches(pattern, name))
     for name, value in (("use_cache", False), ("use_mamba_kernels", False)):
-        if name in given:
+        if name in settings:
             kwargs[name] = value
     kwargs |= EXCEPTIONS.get(getattr(config, "model_type", ""), {})
     return type(config)(**kwargs)

@@ -1,4 +1,4 @@
-"""What a bench found: rows of a table, and what they were measured on."""
+"""What a benchmark measures: rows of a table, and the machine they were measured on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coset._version import __version__
 
 
 @dataclass(frozen=True)
-class Result:
+class Measurement:
     """Rows of equal keys, in order; numbers unrounded, None where there is nothing to say.
 
     notes: what was done, a sentence each. machine: versions and cores, without which a figure means little.
