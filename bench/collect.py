@@ -32,7 +32,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench.hardware import copy_speed, product_speed
 from bench.record import versions
 from coset import data, zoo
-from coset.cli.options import Device
+from coset.cli.options import DeviceOption
 from coset.core import state as states
 from coset.core.device import matmul_precision
 from coset.core.errors import CosetError
@@ -65,7 +65,7 @@ def main(
     networks: Annotated[int, typer.Option(min=1)] = 512,
     batch: Annotated[int, typer.Option(min=1)] = 128,
     steps: Annotated[int, typer.Option(help="Of an epoch.", min=1)] = 20,
-    device: Device = "cpu",
+    device: DeviceOption = "cpu",
     precision: Annotated[str, typer.Option(help="float32 or tf32.")] = "float32",
     order: Annotated[bool, typer.Option("--order", help="What networks of a chunk have in common.")] = False,
     json: Annotated[Path | None, typer.Option(help="Write the record as JSON.")] = None,

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import bench
 from coset.cli import console
-from coset.cli.options import Json, Seed
+from coset.cli.options import JsonOption, SeedOption
 from coset.core.errors import CosetError
 
 HELP = "Measure how fast coset is and how well it does, beside other tools; without a name, list the benchmarks."
@@ -56,7 +56,7 @@ group = typer.Typer(
 
 
 @group.callback()
-def _list(context: typer.Context, json: Json = False) -> None:
+def _list(context: typer.Context, json: JsonOption = False) -> None:
     if context.invoked_subcommand is not None:
         return
     texts = bench.benchmarks()
@@ -69,7 +69,7 @@ def _list(context: typer.Context, json: Json = False) -> None:
 def _table(name: str) -> Callable[..., None]:
     """The command of a benchmark that makes a table."""
 
-    def measure(json: Json = False, seed: Seed = 0) -> None:
+    def measure(json: JsonOption = False, seed: SeedOption = 0) -> None:
         with console.steps(quiet=json) as say:
             measurement = bench.run(name, seed, say)
         if json:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 import coset
 from bench.record import device_name, versions
 from coset import data
-from coset.cli.options import Device
+from coset.cli.options import DeviceOption
 from coset.core.files import write_json
 
 UNITS, NOISE = 50, 0.3
@@ -37,7 +37,7 @@ class Chains:
 
 
 def main(
-    device: Device = "cpu",
+    device: DeviceOption = "cpu",
     numpyro: Annotated[bool, typer.Option("--numpyro", help="Also sample by numpyro.")] = False,
     chains: Annotated[int, typer.Option(help="Chains side by side.", min=1)] = 4,
     draws: Annotated[int, typer.Option(help="Draws of each chain.", min=1)] = 500,

@@ -23,7 +23,7 @@ from torch import Tensor
 import coset
 from bench.record import Out, device_name, report, versions
 from coset import zoo
-from coset.cli.options import Device
+from coset.cli.options import DeviceOption
 from coset.core.checkpoint import INDEX, write_stream
 from coset.core.files import write_json
 from coset.symmetries.element_file import load_element
@@ -36,7 +36,7 @@ SHARD = 10**9
 
 
 def main(
-    device: Device = "cpu",
+    device: DeviceOption = "cpu",
     depth: Annotated[int, typer.Option(help="Transformer blocks.")] = 22,
     folder: Annotated[Path | None, typer.Option(help="Where the checkpoints go, for as long as they are used.")] = None,
     out: Out = None,

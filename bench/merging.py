@@ -19,7 +19,7 @@ import coset
 from bench.record import Out, device_name, report, versions
 from coset import ManyMatch, PopulationMatch, Solution, data, zoo
 from coset.alignment.many import barycenter
-from coset.cli.options import Device
+from coset.cli.options import DeviceOption
 from coset.core.errors import CosetError
 
 MLP = "mlp:784-512-512-512-10"
@@ -29,7 +29,7 @@ SMALL = (784, 10, 10)
 
 def main(
     experiment: Annotated[str, typer.Argument(help="mnist, cifar10, ten or population.")],
-    device: Device = "cpu",
+    device: DeviceOption = "cpu",
     epochs: Annotated[int | None, typer.Option(help="Fewer for a trial.", min=1)] = None,
     out: Out = None,
 ) -> None:

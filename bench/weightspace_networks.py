@@ -16,7 +16,7 @@ import typer
 from torch import Tensor, nn
 
 import coset
-from coset.cli.options import Device
+from coset.cli.options import DeviceOption
 from coset.core import state as states
 from coset.weightspace.graph import NeuralGraph, Wiring, neural_graph
 from coset.weightspace.pna import PNA
@@ -39,7 +39,7 @@ def main(
     model: Annotated[str, typer.Option(help="Of the networks that are read.")] = "mlp:784-10-10",
     batch: Annotated[int, typer.Option(help="How many of them at once.", min=1)] = 64,
     steps: Annotated[int, typer.Option(help="Whose median counts.", min=1)] = 3,
-    device: Device = "cpu",
+    device: DeviceOption = "cpu",
 ) -> None:
     """Measure each network on graphs and print a table."""
     torch.manual_seed(0)

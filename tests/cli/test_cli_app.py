@@ -32,7 +32,7 @@ def test_interrupt(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("coset.cli.inspect.symmetry", interrupted)
+    monkeypatch.setattr("coset.symmetries.infer.symmetry", interrupted)
     result = run("inspect", "mlp:4-3-2")
     assert result.exit_code == 130
     assert "Traceback" not in result.stderr
@@ -42,7 +42,7 @@ def test_own_bugs_are_not_hidden(run: Run, monkeypatch: pytest.MonkeyPatch) -> N
     def broken(*args: object, **kwargs: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr("coset.cli.inspect.symmetry", broken)
+    monkeypatch.setattr("coset.symmetries.infer.symmetry", broken)
     assert isinstance(run("inspect", "mlp:4-3-2").exception, ZeroDivisionError)
 
 

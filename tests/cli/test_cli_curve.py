@@ -17,8 +17,9 @@ from typer.testing import Result
 import coset
 from coset import Epoch, data, zoo
 from coset.cli import console
-from coset.cli.curve import Search, _watch, read
-from coset.cli.model import build
+from coset.cli.commands.curve import _watch
+from coset.cli.curve_search import CurveSearch
+from coset.cli.model_spec import ModelSpec
 from coset.core import state as states
 from coset.core.checkpoint import load_state, save_state
 from coset.data import DataSet, Split
@@ -235,7 +236,7 @@ def test_statistics_of_norms_are_recomputed(run: Run, folder: Path) -> None:
     for k, name in enumerate(ENDS):
         (folder / f"run/replica-{k}/solution.safetensors").rename(folder / name)
     found = report(find(run, "--epochs", 1, "--points", 3, "--json", net=net))
-    model, digits, curve = build("cli_norm:make", None), data.load("digits"), coset.load_curve(folder / CURVE)
+    model, digits, curve = ModelSpec("cli_norm:make").build(), data.load("digits"), coset.load_curve(folder / CURVE)
     wanted = coset.barrier(curve, model, digits.test, 3, repair=digits.train)
     assert found["repaired"]
     numbers(found["curve"], wanted)
@@ -280,7 +281,7 @@ def test_plain_checkpoints(run: Run, folder: Path) -> None:
     """Of half precision, and with tied tensors, which a file does not tell from others."""
     (folder / "cli_tied.py").write_text(TIED)
     net = ("--model", "cli_tied:Tied", "--data", "digits")
-    start = states.of(build("cli_tied:Tied", None))
+    start = states.of(ModelSpec("cli_tied:Tied").build())
     for scale, name in enumerate(ENDS, 1):
         save_state({key: (scale * x).half() for key, x in start.items()}, folder / name)
     assert find(run, "--epochs", 1, "--points", 2, "--no-align", net=net).exit_code == 0
@@ -393,9 +394,9 @@ def test_bad_ends(run: Run, folder: Path, pair: list[coset.Dirac], name: str) ->
 
 
 def test_parts_of_a_search_follow_one_another() -> None:
-    plain = read(("epochs=5",), pam=False, robust=False)
+    plain = CurveSearch.of(("epochs=5",), {}, pam=False, robust=False)
     assert plain.epochs == 5 and plain.place(0) == ("curve", 0)
-    search = read(("epochs=5", "pam.epochs=3", "pam.iterations=2"), pam=True, robust=False)
+    search = CurveSearch.of(("pam.epochs=3", "pam.iterations=2"), {"epochs": 5}, pam=True, robust=False)
     assert search.pam == coset.PAM(epochs=3, iterations=2) and search.epochs == 16
     places = [("permutation 1", 0), ("curve 1", 3), ("permutation 2", 8), ("curve 2", 11)]
     assert [search.place(stream) for stream in (1, 2, 3, 4)] == places
@@ -406,7 +407,7 @@ def test_a_bar_counts_the_epochs_of_all_parts(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         "coset.cli.runs.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
     )
-    search = Search(coset.Connect(epochs=5), coset.PAM(epochs=3), None)
+    search = CurveSearch(coset.Connect(epochs=5), coset.PAM(epochs=3), None)
     with _watch(search, "learning", quiet=False) as watch:
         watch(Epoch(2, 3, 5, 0.5, None, 0.1))
     assert "epoch 6 of 8, resumed" in screen.getvalue()

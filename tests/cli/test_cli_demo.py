@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
-import coset
-
 Run = Callable[..., Result]
 
 
@@ -38,9 +36,9 @@ def check(result: Result, out: Path) -> dict[str, list[float]]:
 
 
 def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("coset.cli.demo.METHOD", coset.MAP(epochs=1, batch_size=64))
-    monkeypatch.setattr("coset.cli.demo.POINTS", 3)
-    monkeypatch.setattr("coset.cli.demo.MODEL", "resnet20:in_channels=1,width=0.25")
+    monkeypatch.setattr("coset.cli.commands.demo.EPOCHS", 1)
+    monkeypatch.setattr("coset.cli.commands.demo.POINTS", 3)
+    monkeypatch.setattr("coset.cli.commands.demo.MODEL", "resnet20:in_channels=1,width=0.25")
     check(run("demo", "--out", tmp_path / "new" / "demo"), tmp_path / "new" / "demo")
 
 

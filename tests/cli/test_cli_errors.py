@@ -117,6 +117,6 @@ def test_a_wrong_symmetry_is_an_error(run: Run, folder: Path, monkeypatch: pytes
     def wrong(*args: object, **kwargs: object) -> None:
         raise SymmetryError("the model's output\nchanges")
 
-    monkeypatch.setattr("coset.cli.inspect.symmetry", wrong)
+    monkeypatch.setattr("coset.symmetries.infer.symmetry", wrong)
     refuses(run("inspect", NET, "--output", "sym.json"), "the model's output changes")
     assert not (folder / "sym.json").exists()

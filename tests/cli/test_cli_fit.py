@@ -216,7 +216,7 @@ def test_a_stopped_run_goes_on(run: Run, folder: Path, monkeypatch: pytest.Monke
 
 
 def test_a_bar_counts_the_epochs_of_all_networks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from coset.cli.fit import _watch
+    from coset.cli.commands.fit import _watch
 
     screen = io.StringIO()
     monkeypatch.setattr(

@@ -113,7 +113,7 @@ def test_checkpoint_is_loaded(run: Run, folder: Path, monkeypatch: pytest.Monkey
         seen.append(model)
         return infer(model, *args, **kwargs)
 
-    monkeypatch.setattr("coset.cli.inspect.symmetry", spy)
+    monkeypatch.setattr("coset.symmetries.infer.symmetry", spy)
     state = {name: x + 1 for name, x in of(build("mlp:4-3-2")).items()}
     save_state(state, "net.safetensors")
     inspect_json(run, "mlp:4-3-2", "--checkpoint", "net.safetensors")

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import coset_papers
 from coset.cli import console, outputs
-from coset.cli.options import Device, Json, Seed
+from coset.cli.options import DeviceOption, JsonOption, SeedOption
 from coset.core.errors import CosetError
 
 VERDICTS = {True: "holds", False: "DOES NOT HOLD", None: "not comparable"}
@@ -91,13 +91,13 @@ def reproduce(
     scale: Annotated[
         str, typer.Option(help="smoke (half a minute), short (minutes on a CPU) or paper (the paper's own settings).")
     ] = "smoke",
-    device: Device = "cpu",
+    device: DeviceOption = "cpu",
     out: Annotated[Path, typer.Option(help="Folder for the record, the picture, and parts to go on from.")] = Path(
         "out/reproduce"
     ),
     redraw: Annotated[Path | None, typer.Option(help="Draw the picture of a record again: .json.")] = None,
-    seed: Seed = 0,
-    json: Json = False,
+    seed: SeedOption = 0,
+    json: JsonOption = False,
 ) -> None:
     """Reproduce a figure or table of a paper, and print what the paper says beside what was found."""
     run(Request(None if list_all else name, scale, device, out, seed, None if list_all else redraw), as_json=json)

@@ -36,13 +36,13 @@ def check_output(option: str, path: Path, source: Path, inputs: Iterable[Path]) 
         raise CosetError(f"{option} {path} cannot be written: there is no folder {path.parent}.")
 
 
-def fitting(checkpoint: Mapping[str, Tensor], sym: Symmetry, path: Path, carried: str) -> None:
+def check_fits(checkpoint: Mapping[str, Tensor], sym: Symmetry, path: Path, carried: str) -> None:
     """Refuse a checkpoint that lacks tensors of the symmetry, has others shapes or bad values; name unknown ones.
 
     carried: what happens to tensors the symmetry does not know, for the warning.
     """
     refuse_names(sym.missing(checkpoint), [], str(path))
-    for name in known(checkpoint, sym):
+    for name in tensor_names(checkpoint, sym):
         expected = tuple(axis.size for axis in sym.axes[name])
         found = tuple(checkpoint.shape(name) if isinstance(checkpoint, LazyState) else checkpoint[name].shape)
         if found != expected:
@@ -55,14 +55,14 @@ def fitting(checkpoint: Mapping[str, Tensor], sym: Symmetry, path: Path, carried
     check_finite(checkpoint, checkpoint, str(path))
 
 
-def known(checkpoint: Mapping[str, Tensor], sym: Symmetry) -> list[str]:
+def tensor_names(checkpoint: Mapping[str, Tensor], sym: Symmetry) -> list[str]:
     """The tensors of a checkpoint that the symmetry knows."""
     return [name for name in sym.axes if name in checkpoint]
 
 
-def only_known(checkpoint: Mapping[str, Tensor], sym: Symmetry) -> Mapping[str, Tensor]:
+def model_tensors(checkpoint: Mapping[str, Tensor], sym: Symmetry) -> Mapping[str, Tensor]:
     """The tensors that the symmetry knows; a lazy checkpoint stays lazy."""
-    names = known(checkpoint, sym)
+    names = tensor_names(checkpoint, sym)
     return checkpoint.select(names) if isinstance(checkpoint, LazyState) else {name: checkpoint[name] for name in names}
 
 
@@ -70,7 +70,7 @@ def runnable(
     checkpoint: Mapping[str, Tensor], sym: Symmetry, module: nn.Module | None, path: Path
 ) -> dict[str, Tensor]:
     """The tensors that the symmetry knows, in the precision of the model and with its ties, if there is a model."""
-    state = {name: checkpoint[name] for name in known(checkpoint, sym)}
+    state = {name: checkpoint[name] for name in tensor_names(checkpoint, sym)}
     if module is None:
         return state
     own = states.of(module)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -55,6 +56,11 @@ def stdout() -> Console:
     known = sys.stdout.isatty() or "COLUMNS" in os.environ
     console.width = max(console.width, NARROWEST) if known else PLAIN_WIDTH
     return console
+
+
+def print_json(report: Mapping[str, Any]) -> None:
+    """One JSON object on stdout."""
+    typer.echo(json.dumps(report, indent=1, allow_nan=False))
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], numbers: Collection[str] = ()) -> Table:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from coset.cli.options import Arguments, Device, Inputs, Json, Model, Seed, Split
+from coset.cli.options import ArgsOption, DeviceOption, InputOption, JsonOption, ModelOption, SeedOption, SplitOption
 from coset.core.errors import CosetError
 
 flow = typer.Typer(
@@ -43,7 +43,7 @@ Set = Annotated[
     epilog="Example: coset flow collect --model mlp:784-10-10 --data mnist --runs 24576 --work nets -o nets.safetensors"
 )
 def collect(
-    model: Model,
+    model: ModelOption,
     data: Annotated[str, typer.Option(help="A data set, such as mnist: its training split.")],
     runs: Annotated[int, typer.Option(help="Networks to train, from independent starts.", min=1)],
     output: Output,
@@ -70,16 +70,16 @@ def collect(
         float | None, typer.Option(help="Deviation of normal starts; if not given, that of the model's own, by tensor.")
     ] = None,
     settings: Set = None,
-    split: Split = None,
-    args: Arguments = None,
-    input: Inputs = None,
-    device: Device = "cpu",
-    seed: Seed = 0,
-    json: Json = False,
+    split: SplitOption = None,
+    args: ArgsOption = None,
+    input: InputOption = None,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
 ) -> None:
     """Train many networks at once, and write them with their starts as a population."""
-    from coset.cli.align import Net
     from coset.cli.flow_collect import Request, run
+    from coset.cli.model_spec import ModelSpec
 
     words = _words(
         settings,
@@ -94,7 +94,7 @@ def collect(
         precision=precision,
         compile=compile or None,
     )
-    net = Net.of(model, args, input, None, False, device)
+    net = ModelSpec(model, args, input or (), device=device)
     run(Request(net, data, runs, output, work, words, start, start_std, split, seed), as_json=json)
 
 
@@ -126,12 +126,12 @@ def fit(
     settings: Set = None,
     work: Work = None,
     checkpoint_every: Annotated[int, typer.Option(help="Epochs from one checkpoint to the next.", min=1)] = 20,
-    split: Split = None,
-    args: Arguments = None,
-    input: Inputs = None,
-    device: Device = "cpu",
-    seed: Seed = 0,
-    json: Json = False,
+    split: SplitOption = None,
+    args: ArgsOption = None,
+    input: InputOption = None,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
 ) -> None:
     """Learn a flow that leads from untrained networks to trained ones."""
     from coset.cli.flow_files import named
@@ -184,12 +184,12 @@ def sample(
     width_of: Annotated[
         str, typer.Option(help="A model that differs from that of the flow in width: sample for it.")
     ] = "",
-    args: Arguments = None,
-    input: Inputs = None,
+    args: ArgsOption = None,
+    input: InputOption = None,
     work: Work = None,
-    device: Device = "cpu",
-    seed: Seed = 0,
-    json: Json = False,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
 ) -> None:
     """Generate networks, and write them as a population."""
     from coset.cli.flow_files import named
@@ -242,12 +242,12 @@ def evaluate(
     ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with the table and a picture: .html.")] = None,
     work: Work = None,
-    split: Split = None,
-    args: Arguments = None,
-    input: Inputs = None,
-    device: Device = "cpu",
-    seed: Seed = 0,
-    json: Json = False,
+    split: SplitOption = None,
+    args: ArgsOption = None,
+    input: InputOption = None,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
 ) -> None:
     """Measure how good, how different and how new networks are."""
     from coset.cli.flow_evaluate import Request, run

@@ -11,11 +11,11 @@ from typing import Any
 import typer
 from torch import nn
 
-from coset.cli import console, methods, outputs
-from coset.cli.align import Net
-from coset.cli.evaluate import prepare
+from coset.cli import console, outputs, settings as setting_texts
+from coset.cli.experiment import Experiment
 from coset.cli.flow_files import described, symmetry_of
 from coset.cli.flow_watch import watching
+from coset.cli.model_spec import ModelSpec
 from coset.core.errors import CosetError
 from coset.core.names import plural
 from coset.flow.base import normal_starts
@@ -29,7 +29,7 @@ from coset.populations.scores import spread
 class Request:
     """The options of the command; `start_std` is the deviation of all weights, that of the model's own if None."""
 
-    net: Net
+    net: ModelSpec
     data: str
     runs: int
     output: Path
@@ -46,16 +46,16 @@ def run(request: Request, as_json: bool) -> None:
     begin = time.perf_counter()
     outputs.check("--output", request.output, [".safetensors"], [])
     _check_start(request)
-    settings = Collect(**methods.read(Collect, "collect", request.settings))
+    settings = Collect(**setting_texts.read(Collect, "collect", request.settings))
     with console.steps(quiet=as_json) as say:
-        say(f"building {request.net.model} and reading {request.data}")
-        task = prepare(request.net, request.data, request.split)
+        say(f"building {request.net.name} and reading {request.data}")
+        task = Experiment.of(request.net, request.data, request.split)
         draw = _draw(request, task.module)
     parts = -(-request.runs // settings.chunk)
     with watching(parts, settings.epochs, "training", request.work, as_json) as watch:
         found = collect(
             task.module,
-            task.sets.train,
+            task.dataset.train,
             request.runs,
             settings,
             draw=draw,
@@ -71,7 +71,7 @@ def run(request: Request, as_json: bool) -> None:
     with outputs.writing("--output", request.output):
         kept.save(request.output)
     report = {
-        "model": request.net.model,
+        "model": request.net.name,
         **known,
         **start,
         "settings": asdict(settings),

@@ -12,12 +12,12 @@ import torch
 import typer
 
 from coset.cli import console, outputs
-from coset.cli.align import Net
-from coset.cli.evaluate import prepare
+from coset.cli.experiment import Experiment
 from coset.cli.flow_figure import spreads
 from coset.cli.flow_files import net_of, noise_of, open_population, require_members, split_of, symmetry_of, trained_on
 from coset.cli.flow_measure import Measured, Measures
 from coset.cli.flow_watch import stoppable
+from coset.cli.model_spec import ModelSpec
 from coset.core.errors import CosetError
 from coset.core.files import atomic_write
 from coset.core.names import plural
@@ -39,7 +39,7 @@ class Request:
     """
 
     samples: Path
-    net: Net
+    net: ModelSpec
     data: str
     split: int | None = None
     against: Path | None = None
@@ -71,11 +71,11 @@ def run(request: Request, as_json: bool) -> None:
     split = split_of(request.split, request.data, *abouts)
     _warn_of_another_split(split, request, populations)
     with console.steps(quiet=as_json) as say:
-        say(f"building {net.model} and reading {request.data}")
-        task = prepare(net, request.data, split)
+        say(f"building {net.name} and reading {request.data}")
+        task = Experiment.of(net, request.data, split)
         for name, path in reversed(request.files.items()):  # the weights of the samples come last and stay
             require_members(populations[name], task.module, path)
-        say(f"inferring the symmetry of {net.model}")
+        say(f"inferring the symmetry of {net.name}")
         sym = symmetry_of(task.module, net)
         task.module.to(net.device)
     chosen = {name: _some(one, request) for name, one in populations.items()}
@@ -89,7 +89,7 @@ def run(request: Request, as_json: bool) -> None:
         found = {name: measures.of(str(request.files[name]), one) for name, one in chosen.items()}
     table = rows(found)
     numbered = "" if split is None else f", number {split}"
-    title = f"Networks on the {task.scored} split of {request.data}{numbered}"
+    title = f"Networks on the {task.split_name} split of {request.data}{numbered}"
     notes = task.notes if measures.noise is None else [*task.notes, f"the noise of the targets is {measures.noise:g}"]
     said = [] if news is None or news.memorised is None else news.summary()[-1:]
     if request.html is not None:
@@ -98,11 +98,11 @@ def run(request: Request, as_json: bool) -> None:
             temporary.write_text(text, encoding="utf-8")
     if as_json:
         report = {
-            "model": net.model,
+            "model": net.name,
             "data": request.data,
             "split": split,
             "noise": measures.noise,
-            "evaluated_on": task.scored,
+            "evaluated_on": task.split_name,
             "seed": request.seed,
             "device": net.device,
             "populations": {

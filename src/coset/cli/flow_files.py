@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 from coset import zoo
-from coset.cli import model
-from coset.cli.align import Net
+from coset.cli.model_spec import ModelSpec
 from coset.core import state as states
 from coset.core.checkpoint import open_state
 from coset.core.errors import CosetError, StateError
@@ -41,31 +40,31 @@ def open_flow(path: Path, device: str) -> Flow:
     return Flow.load(path, device)
 
 
-def named(name: str, arguments: str | None, inputs: list[str] | None, device: str) -> Net:
+def named(name: str, arguments: str | None, inputs: list[str] | None, device: str) -> ModelSpec:
     """The model of the options, whose name is empty where it is that of a file."""
     if not name and (arguments or inputs):
         raise CosetError("--args and --input are those of a model: name it with --model.")
-    return replace(Net.of(name or "that of a file", arguments, inputs, None, False, device), model=name)
+    return ModelSpec(name, arguments, inputs or (), device=device)
 
 
-def described(net: Net) -> dict[str, Any]:
+def described(net: ModelSpec) -> dict[str, Any]:
     """What the `about` of a population keeps of its model, for `net_of`."""
-    return {"model": net.model, "arguments": net.arguments, "inputs": list(net.inputs)}
+    return {"model": net.name, "arguments": net.arguments, "inputs": list(net.inputs)}
 
 
-def net_of(given: Net, abouts: Mapping[Path, Mapping[str, Any]]) -> Net:
+def net_of(given: ModelSpec, abouts: Mapping[Path, Mapping[str, Any]]) -> ModelSpec:
     """The model that the options name, or the first that a file says it is of.
 
     A file may come from anybody, and `module:factory` runs code: files name models of the zoo, and nothing else.
     """
-    if given.model:
+    if given.name:
         return given
     for path, about in abouts.items():
         # Without "inputs" the name is that of a class, as of populations that were made in Python.
         match about:
             case {"model": str(name), "arguments": str() | None as arguments, "inputs": [*inputs]}:
                 _require_zoo(path, name)
-                return replace(given, model=name, arguments=arguments, inputs=tuple(map(str, inputs)))
+                return replace(given, name=name, arguments=arguments, inputs=tuple(map(str, inputs)))
     raise CosetError("The model is not known here, since no file says which one it is: name it with --model.")
 
 
@@ -112,9 +111,9 @@ def require_members(population: Population, module: nn.Module, path: Path) -> No
                 )
 
 
-def symmetry_of(module: nn.Module, net: Net) -> Symmetry:
+def symmetry_of(module: nn.Module, net: ModelSpec) -> Symmetry:
     """Inferred, and verified on the weights that the module has."""
-    return symmetry(module, *model.example_inputs(module, net.inputs))
+    return symmetry(module, *net.example_inputs(module))
 
 
 def _require_zoo(path: Path, name: str) -> None:

@@ -12,11 +12,11 @@ from typing import Any, get_args, get_type_hints
 import torch
 import typer
 
-from coset.cli import console, methods, model, outputs
-from coset.cli.align import Net
-from coset.cli.evaluate import prepare
+from coset.cli import console, outputs, settings as setting_texts
+from coset.cli.experiment import Experiment
 from coset.cli.flow_files import net_of, open_population, require_members, split_of, symmetry_of
 from coset.cli.flow_watch import watching
+from coset.cli.model_spec import ModelSpec
 from coset.core.errors import CosetError
 from coset.core.names import plural
 from coset.flow.field import Architecture
@@ -32,7 +32,7 @@ class Request:
     """The options of the command; `net` has no name where the population says it."""
 
     population: Path
-    net: Net
+    net: ModelSpec
     plan: Plan
     output: Path
     data: str | None = None
@@ -60,25 +60,25 @@ def run(request: Request, as_json: bool) -> None:
     """Learn, write and print."""
     begin = time.perf_counter()
     outputs.check("--output", request.output, [".safetensors"], [request.population])
-    settings = Matching(**methods.read(Matching, "fit", request.settings))
+    settings = Matching(**setting_texts.read(Matching, "fit", request.settings))
     population = open_population(request.population, request.net.device)
     net = net_of(request.net, {request.population: population.about})
     split = split_of(request.split, request.data, population.about)
     with console.steps(quiet=as_json) as say:
-        say(f"building {net.model}{'' if request.data is None else f' and reading {request.data}'}")
-        task = None if request.data is None else prepare(net, request.data, split)
-        module = model.build(net.model, net.arguments) if task is None else task.module
+        say(f"building {net.name}{'' if request.data is None else f' and reading {request.data}'}")
+        task = None if request.data is None else Experiment.of(net, request.data, split)
+        module = net.build() if task is None else task.module
         require_members(population, module, request.population)
         if task is not None:
-            check_call(module, task.sets.train, torch.device(net.device))
-        say(f"inferring the symmetry of {net.model}")
+            check_call(module, task.dataset.train, torch.device(net.device))
+        say(f"inferring the symmetry of {net.name}")
         flow = Flow.of(symmetry_of(module, net), request.plan)
     with watching(1, settings.epochs, "learning", request.work, as_json) as watch:
         flow.fit(
             population,
             settings,
             model=None if task is None else module,
-            data=None if task is None else task.sets.train,
+            data=None if task is None else task.dataset.train,
             seed=request.seed,
             device=net.device,
             out=request.work,
@@ -92,7 +92,7 @@ def run(request: Request, as_json: bool) -> None:
     report = {
         "population": str(request.population),
         "networks": len(population),
-        "model": net.model,
+        "model": net.name,
         "data": request.data,
         "split": split,
         "plan": asdict(request.plan),

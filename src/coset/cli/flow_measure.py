@@ -12,7 +12,7 @@ from torch import Tensor
 
 from coset._version import __version__
 from coset.cli import runs
-from coset.cli.evaluate import Task
+from coset.cli.experiment import Experiment
 from coset.cli.flow_records import from_record, to_record
 from coset.core.errors import CosetError
 from coset.core.progress import Counted
@@ -51,7 +51,7 @@ class Measures:
     PER_POPULATION, OF_NOVELTY = 4, 2
 
     def __init__(
-        self, task: Task, sym: Symmetry, noise: float, pairs: int, seed: int, work: Path | None, show: runs.Show
+        self, task: Experiment, sym: Symmetry, noise: float, pairs: int, seed: int, work: Path | None, show: runs.Show
     ) -> None:
         self.task, self.sym, self.pairs, self.seed, self._work, self._show = task, sym, pairs, seed, work, show
         self.classifies = not task.split.targets.is_floating_point()

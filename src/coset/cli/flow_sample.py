@@ -14,12 +14,12 @@ from typing import Any
 import torch
 import typer
 
-from coset.cli import console, model, outputs
-from coset.cli.align import Net
-from coset.cli.evaluate import prepare
+from coset.cli import console, outputs
+from coset.cli.experiment import Experiment
 from coset.cli.flow_files import TRAINED, described, net_of, noise_of, open_flow, split_of, symmetry_of, trained_on
 from coset.cli.flow_parts import Parts, batches
 from coset.cli.flow_watch import Steps, stoppable
+from coset.cli.model_spec import ModelSpec
 from coset.core import state as states
 from coset.core.errors import CosetError
 from coset.core.names import plural
@@ -49,7 +49,7 @@ class Request:
     """
 
     flow: Path
-    net: Net
+    net: ModelSpec
     count: int
     output: Path
     widens: bool = False
@@ -87,7 +87,7 @@ def run(request: Request, as_json: bool) -> None:
         "strength": _strength(request),
         "seed": request.seed,
     }
-    model_of = described(request.net) if request.net.model else {}
+    model_of = described(request.net) if request.net.name else {}
     began = time.perf_counter()
     parts, made = [], 0
     total = request.steps * -(-request.count // _at_once(request))
@@ -108,7 +108,7 @@ def run(request: Request, as_json: bool) -> None:
         population.save(request.output)
     report = {
         **how,
-        "model": request.net.model or None,
+        "model": request.net.name or None,
         "device": request.net.device,
         "networks": len(population),
         "networks_read": len(population) - made,
@@ -153,7 +153,7 @@ def _check(request: Request) -> None:
         raise CosetError(f"--noise must be finite and not negative, not {request.noise}.")
 
 
-def _net(request: Request, flow: Flow) -> Net:
+def _net(request: Request, flow: Flow) -> ModelSpec:
     """The model of the samples, without a name where neither the options nor the flow know it."""
     if request.guide is not None or "inputs" in flow.fitted.about:
         return net_of(request.net, {request.flow: flow.fitted.about})
@@ -163,19 +163,19 @@ def _net(request: Request, flow: Flow) -> Net:
 def _prepared(request: Request, flow: Flow, say: console.Steps) -> tuple[Flow, Guidance | None]:
     """The flow for networks of the model, and what guides it."""
     net = request.net
-    if not net.model:
+    if not net.name:
         return flow, None
-    say(f"building {net.model}{'' if request.guide is None else f' and reading {request.guide}'}")
-    task = None if request.guide is None else prepare(net, request.guide, request.split)
-    module = model.build(net.model, net.arguments) if task is None else task.module
+    say(f"building {net.name}{'' if request.guide is None else f' and reading {request.guide}'}")
+    task = None if request.guide is None else Experiment.of(net, request.guide, request.split)
+    module = net.build() if task is None else task.module
     if request.widens:
-        say(f"inferring the symmetry of {net.model}")
+        say(f"inferring the symmetry of {net.name}")
         flow = flow.on(symmetry_of(module, net), states.of(module))
     else:
         states.check(flow.fitted.space.template, states.of(module), str(request.flow))
     if task is None:
         return flow, None
-    train = task.sets.train
+    train = task.dataset.train
     noise = noise_of(None, flow.fitted.about) if train.targets.is_floating_point() else None
     strength = _strength(request) or 0.0
     return flow, Guidance(module.to(net.device), train, strength, min(EXAMPLES, len(train)), noise=noise)

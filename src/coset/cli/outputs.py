@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from coset.core.errors import CosetError
+from coset.core.files import atomic_write
 
 
 def check(option: str, path: Path | None, suffixes: Sequence[str], inputs: Sequence[Path | None]) -> None:
@@ -15,7 +16,7 @@ def check(option: str, path: Path | None, suffixes: Sequence[str], inputs: Seque
     if path is None:
         return
     with writing(option, path):  # a name may be too long to be looked for
-        for source in [source for given in inputs if given is not None for source in _sources(given)]:
+        for source in [source for one in inputs if one is not None for source in _sources(one)]:
             if path.exists() and source.exists() and path.samefile(source):
                 raise CosetError(f"{option} {path} is an input and is never overwritten: choose another name.")
     if path.suffix not in suffixes:
@@ -28,11 +29,11 @@ def check(option: str, path: Path | None, suffixes: Sequence[str], inputs: Seque
         pass
 
 
-def _sources(given: Path) -> list[Path]:
+def _sources(path: Path) -> list[Path]:
     """The files that an input is read from: of a folder, or of an index, all that lie beside it."""
-    if given.is_dir():
-        return [given, *given.iterdir()]
-    return [given, *given.parent.glob("*.safetensors")] if given.name.endswith(".index.json") else [given]
+    if path.is_dir():
+        return [path, *path.iterdir()]
+    return [path, *path.parent.glob("*.safetensors")] if path.name.endswith(".index.json") else [path]
 
 
 @contextmanager
@@ -42,3 +43,9 @@ def writing(option: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise CosetError(f"{option} {path} cannot be written: {error.strerror or error}.") from error
+
+
+def write_text(option: str, path: Path, text: str) -> None:
+    """All of it, or no file."""
+    with writing(option, path), atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

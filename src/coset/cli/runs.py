@@ -11,15 +11,10 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, T
 
 from coset.cli import console
 from coset.core.errors import CosetError
-from coset.populations.collect import CHUNKS, DivergedError
-from coset.training.folder import METRICS, SETTINGS
 
 Show = Callable[[str, float], None]
 """Called with a text and the number of epochs done."""
 Announce = Callable[[str], None]
-
-# All that a run writes before there is anything to go on from. Any other file is work: some took hours.
-BEFORE_WORK = (SETTINGS, METRICS)
 
 
 @contextmanager
@@ -41,9 +36,14 @@ def epochs(total: int, before: int, doing: str, quiet: bool) -> Iterator[tuple[S
 def undone(out: Path) -> Iterator[None]:
     """Leave no trace of a run that fails before there is anything to go on from.
 
-    Nothing is removed from a folder that held something before, nor from one with any file but `BEFORE_WORK`. Chunks
-    are work, unless this call trained them all and all their networks diverged.
+    Nothing is removed from a folder that held something before, nor from one with any file but settings and metrics.
+    Chunks are work, unless this call trained them all and all their networks diverged.
     """
+    from coset.populations.collect import CHUNKS, DivergedError
+    from coset.training.folder import METRICS, SETTINGS
+
+    # All that a run writes before there is anything to go on from. Any other file is work: some took hours.
+    before_work = (SETTINGS, METRICS)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         yield
         return
@@ -51,10 +51,10 @@ def undone(out: Path) -> Iterator[None]:
     try:
         yield
     except DivergedError:
-        _remove_beginning(out, made, (*BEFORE_WORK, CHUNKS))
+        _remove_beginning(out, made, (*before_work, CHUNKS))
         raise
     except CosetError:
-        _remove_beginning(out, made, BEFORE_WORK)
+        _remove_beginning(out, made, before_work)
         raise
 
 

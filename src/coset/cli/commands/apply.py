@@ -1,0 +1,48 @@
+"""`coset apply`: replay the permutations that `coset align` wrote, on any checkpoint of the same layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from coset.cli import console
+from coset.cli.options import CheckpointArgument, JsonOption
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def apply(
+    element: Annotated[Path, typer.Argument(help="The .element.safetensors that `coset align` wrote.")],
+    checkpoint: CheckpointArgument,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The moved checkpoint: .safetensors, or a folder.")],
+    inverse: Annotated[bool, typer.Option("--inverse", help="Undo the permutation instead.")] = False,
+    json: JsonOption = False,
+) -> None:
+    """Replay an alignment on another checkpoint of the same layout, without a model.
+
+    Example: coset apply b-aligned.element.safetensors b-later.safetensors -o later-aligned.safetensors
+    """
+    from coset.cli import checkpoints
+    from coset.symmetries.element_file import load_element
+
+    checkpoints.check_output("--output", output, checkpoint, [element])
+    sym, permutation = load_element(element)
+    if inverse:
+        permutation = permutation.inverse()
+    source = checkpoints.open_checkpoint(checkpoint)
+    with console.steps(quiet=json) as say:
+        say(f"checking {checkpoint}")
+        checkpoints.check_fits(source, sym, checkpoint, "carried over as they are")
+
+        def permuted(name: str) -> Tensor:
+            return sym.act(permutation, {name: source[name]})[name]
+
+        say(f"writing {output}")
+        checkpoints.write(source, output, permuted, {})
+    if json:
+        console.print_json({"output": str(output), "tensors": len(source), "groups": len(sym.groups)})
+    else:
+        console.stdout().print(f"wrote {output}: {len(source)} tensors, moved by {len(sym.groups)} groups")

@@ -1,0 +1,191 @@
+"""`coset fit`: find solutions by any method, in a folder that a stopped run goes on from."""
+
+from __future__ import annotations
+
+import json as json_file
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from coset.cli import console, runs
+from coset.cli.options import (
+    ArgsOption,
+    DeviceOption,
+    JsonOption,
+    ModelOption,
+    SeedOption,
+    SplitOption,
+    settings_option,
+)
+from coset.core.names import plural
+from coset.core.progress import Epoch
+
+if TYPE_CHECKING:
+    from coset.cli.experiment import Experiment
+    from coset.training.loop import Method
+
+
+def fit(
+    model: ModelOption,
+    data: Annotated[str, typer.Option(help="A data set, such as mnist: its training split.")],
+    method: Annotated[
+        str, typer.Option(help="map, vi, symmetrized-vi, laplace, sgld, sghmc, hmc, deep-ensemble or adversarial.")
+    ],
+    out: Annotated[Path, typer.Option(help="Folder for solutions, metrics and checkpoints; a run goes on in its own.")],
+    replicas: Annotated[int, typer.Option(help="Solutions from independent starts.", min=1)] = 1,
+    settings: Annotated[
+        list[str] | None, settings_option("A setting of the method, such as rate=0.01 or base.epochs=20.")
+    ] = None,
+    split: SplitOption = None,
+    checkpoint_every: Annotated[int, typer.Option(help="Epochs from one checkpoint to the next.", min=1)] = 1,
+    args: ArgsOption = None,
+    device: DeviceOption = "cpu",
+    seed: SeedOption = 0,
+    json: JsonOption = False,
+) -> None:
+    """Train networks or find posteriors; called again after it was stopped, it goes on.
+
+    Example: coset fit --model mlp:64-64-10 --data digits --method vi --out run --set epochs=100
+
+    Example: coset fit --model mlp:6-50-1 --data uci/yacht --method laplace --out yacht --set base.epochs=200
+    """
+    from dataclasses import asdict, replace
+
+    import torch
+
+    from coset.cli import methods, outputs
+    from coset.cli.experiment import Experiment
+    from coset.cli.model_spec import ModelSpec
+    from coset.inference import fit as inference
+    from coset.inference.adversarial import Adversarial
+    from coset.solutions.attack import in_units_of
+    from coset.solutions.evaluate import evaluate
+    from coset.training.folder import SOLUTION
+
+    start = time.perf_counter()
+    spec = ModelSpec(model, args, device=device)
+    how = methods.build(method, settings or ())
+    with console.steps(quiet=json) as say:
+        say(f"building {model} and reading {data}")
+        experiment = Experiment.of(spec, data, split)
+    if isinstance(how, Adversarial) and not how.attack.mean:
+        how = replace(how, attack=in_units_of(experiment.dataset, how.attack))
+    folders = [out / f"replica-{k}" for k in range(replicas)]
+    try:
+        with runs.undone(out), outputs.writing("--out", out), _watch(how, folders, json) as watch:
+            solutions = inference.fit(
+                experiment.module,
+                experiment.dataset.train,
+                how,
+                replicas=replicas,
+                seed=seed,
+                device=device,
+                out=out,
+                progress=watch,
+                checkpoint_every=checkpoint_every,
+            )
+    except KeyboardInterrupt:
+        console.complain("stopped", "the same command goes on from the last checkpoint.")
+        raise
+    rows: list[dict[str, Any]] = []
+    with console.steps(quiet=json) as say:
+        for k, (q, folder) in enumerate(zip(solutions, folders, strict=True)):
+            say(f"evaluating replica {k} on the {experiment.split_name} split")
+            generator = torch.Generator().manual_seed(seed)
+            rows.append(
+                {
+                    "replica": k,
+                    "kind": type(q).__name__,
+                    "training_loss": _training_loss(folder),
+                    **asdict(evaluate(q, experiment.module, experiment.split, generator=generator)),
+                    "solution": str(folder / SOLUTION),
+                }
+            )
+    report = {
+        "method": method,
+        "settings": asdict(how),  # type: ignore[call-overload]
+        "model": model,
+        "data": data,
+        "split": split,
+        "seed": seed,
+        "device": device,
+        "epochs": how.epochs,
+        "first_epoch": watch.first,
+        "evaluated_on": experiment.split_name,
+        "target_std": experiment.target_std,
+        "replicas": rows,
+        "seconds": time.perf_counter() - start,
+    }
+    console.print_json(report) if json else _show(experiment, report)
+
+
+class Watch:
+    """Follows the epochs of all networks of a run.
+
+    before: epochs of networks that were finished before. show: what is called with the text and the number of epochs
+    done in all.
+    """
+
+    def __init__(self, before: int, show: Callable[[str, int], None], announce: Callable[[str], None]) -> None:
+        self.first: int | None = None  # the first epoch of this call
+        self._before, self._show, self._announce = before, show, announce
+        self._done: dict[tuple[int, int], int] = {}
+
+    def __call__(self, epoch: Epoch) -> None:
+        if self.first is None:
+            self.first = epoch.epoch
+            if epoch.epoch > 1:
+                self._announce(f"epoch {epoch.epoch} of {epoch.epochs}, resumed")
+        self._done[epoch.replica, epoch.copy] = epoch.epoch
+        text = f"replica {epoch.replica}: epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}"
+        self._show(text, self._before + sum(self._done.values()))
+
+
+@contextmanager
+def _watch(method: Method, replicas: list[Path], quiet: bool) -> Iterator[Watch]:
+    from coset.training.folder import SOLUTION
+
+    pattern = SOLUTION if method.copies == 1 else f"copy-*/{SOLUTION}"
+    before = method.epochs * sum(len(list(folder.glob(pattern))) for folder in replicas)
+    total = method.epochs * method.copies * len(replicas)
+    with runs.epochs(total, before, "training", quiet) as (show, announce):
+        yield Watch(before, show, announce)
+
+
+def _training_loss(folder: Path) -> float:
+    """Of the last epoch; the mean over the networks of a replica."""
+    from coset.training.folder import METRICS
+
+    losses = []
+    for file in folder.rglob(METRICS):
+        last = file.read_text(encoding="utf-8").splitlines()[-1]
+        losses.append(float(json_file.loads(last)["loss"]))
+    return sum(losses) / len(losses)
+
+
+def _show(experiment: Experiment, report: dict[str, Any]) -> None:
+    out = console.stdout()
+    formats = {"nll": ".4f", "rmse": ".4f"}
+    if experiment.dataset.classes:
+        formats = {"nll": ".4f", "accuracy": ".2%", "ece": ".4f"}
+    numbers = ("replica", "training loss", *(f"{report['evaluated_on']} {name}" for name in formats))
+    rows = [
+        (
+            str(row["replica"]),
+            f"{row['training_loss']:.4f}",
+            *(format(row[name], spec) for name, spec in formats.items()),
+            row["solution"],
+        )
+        for row in report["replicas"]
+    ]
+    title = f"{report['method']} of {report['model']} on {report['data']}, {plural(report['epochs'], 'epoch')}"
+    out.print(console.table(title, (*numbers, "solution"), rows, numbers=numbers))
+    for note in experiment.notes:
+        out.print(note)
+    if report["first_epoch"] is None:
+        out.print("every replica was finished before, so nothing was trained")
+    out.print(f"{report['seconds']:.1f} s")
