@@ -41,7 +41,7 @@ from coset.data import Split
 from coset.populations import chunk as collecting_chunk
 from coset.populations.chunk import Chunk, Collect, per_example
 from coset.populations.collect import collect
-from coset.populations.shared_inputs import outputs_of_all
+from coset.populations.population_outputs import outputs_of_all
 from coset.solutions.likelihood import Classification
 
 CLASSES, REPEATS = 10, 5

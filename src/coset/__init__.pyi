@@ -124,18 +124,30 @@ from coset.populations.diversity import (
     Diversity as Diversity,
     diversity as diversity,
 )
-from coset.populations.model_averages import model_averages as model_averages
+from coset.populations.model_averages import (
+    ModelAverage as ModelAverage,
+    ModelAverages as ModelAverages,
+    model_averages as model_averages,
+)
 from coset.populations.novelty import (
+    Closeness as Closeness,
     Novelty as Novelty,
     novelty as novelty,
 )
-from coset.populations.pair_barriers import pair_barriers as pair_barriers
+from coset.populations.pair_barriers import (
+    PairBarriers as PairBarriers,
+    pair_barriers as pair_barriers,
+)
 from coset.populations.population import Population as Population
 from coset.populations.scores import (
     Scores as Scores,
+    Spread as Spread,
     scores as scores,
 )
-from coset.populations.sliced_wasserstein import sliced_wasserstein as sliced_wasserstein
+from coset.populations.sliced_wasserstein import (
+    SlicedDistance as SlicedDistance,
+    sliced_wasserstein as sliced_wasserstein,
+)
 from coset.solutions.attack import PGD as PGD
 from coset.solutions.dirac import Dirac as Dirac
 from coset.solutions.ensemble import Ensemble as Ensemble

@@ -13,7 +13,7 @@ import coset
 from coset import Architecture, normal_starts, zoo
 from coset.core import state as states
 from coset.core.errors import CosetError, StateError
-from coset.core.progress import Counted
+from coset.core.progress import Event, Progress
 from coset.flow.base import measured_base
 from coset.flow.space import space
 from coset.populations.population import Population
@@ -164,14 +164,14 @@ def test_conditions_far_from_all_that_was_learned_are_told(caplog: pytest.LogCap
 def test_a_flow_without_density_says_so_at_once() -> None:
     sym, population = small_population()
     flow = coset.Flow(sym, "normalized", architecture=SMALL).fit(population, BRIEF)
-    calls: list[Callable[[Counted], object]] = [
+    calls: list[Callable[[Progress], object]] = [
         lambda told: flow.sample_with_log_prob(2, progress=told),
         lambda told: flow.log_prob(population.states, progress=told),
     ]
-    told: list[tuple[int, int]] = []
+    told: list[Event] = []
     for call in calls:
         with pytest.raises(CosetError, match="A normalized flow has no density"):
-            call(lambda done, total: told.append((done, total)))
+            call(told.append)
     assert not told
 
 

@@ -18,7 +18,7 @@ from coset.core import state as states
 from coset.data import Split
 from coset.flow.guidance import Guidance, guided
 from coset.flow.likelihood import exact
-from coset.flow.solvers import Field, solve
+from coset.flow.solvers import Solver, VelocityFunction, solve
 
 law = settings(deadline=None, derandomize=True, max_examples=3, suppress_health_check=list(HealthCheck))
 
@@ -70,7 +70,9 @@ class Problem:
     def units(self) -> Tensor:
         return torch.linspace(0.5, 2.0, self.manifold.size, dtype=torch.float64)
 
-    def guided(self, field: Field, guidance: Guidance, generator: torch.Generator | None = None) -> Field:
+    def guided(
+        self, field: VelocityFunction, guidance: Guidance, generator: torch.Generator | None = None
+    ) -> VelocityFunction:
         return guided(field, guidance, self.decode, self.manifold, self.units, generator)
 
 
@@ -82,7 +84,7 @@ def still(x: Tensor, t: Tensor) -> Tensor:
     return torch.zeros_like(x)
 
 
-def drift(m: Manifold) -> Field:
+def drift(m: Manifold) -> VelocityFunction:
     return lambda x, t: m.tangent(x, (1 + t[:, None]) * (2 * x).sin().flip(1))
 
 
@@ -210,7 +212,7 @@ def test_it_lowers_the_loss(at: Any) -> None:
     for strength in (1.0, 10.0):
         guidance = plain(problem, split, strength, at, batch_size=20)
         field = problem.guided(still, guidance, torch.Generator().manual_seed(0))
-        y = solve(field, x, m, 16)
+        y = solve(field, x, m, Solver(16))
         assert torch.allclose(m.project(y), y)
         losses.append(torch.tensor([problem.loss(point, split) for point in y]))
     assert float(losses[0].mean()) < 0.7 * float(before.mean())

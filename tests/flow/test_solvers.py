@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +14,17 @@ from torch import Tensor, nn
 
 import coset
 from coset import Manifold
-from coset.flow.solvers import ADAPTIVE, METHODS, solve
+from coset.flow.solvers import ADAPTIVE, METHODS, Solver, VelocityFunction, solve as solve_by
 
 law = settings(deadline=None, derandomize=True, max_examples=5, suppress_health_check=list(HealthCheck))
 ORDERS = {"euler": 1, "midpoint": 2, "heun": 2, "rk4": 4}
+
+
+def solve(
+    field: VelocityFunction, x: Tensor, m: Manifold, steps: int = 32, method: str = "heun",
+    start: float = 0.0, stop: float = 1.0, **more: Any,
+) -> Tensor:  # fmt: skip
+    return solve_by(field, x, m, Solver(steps, method, **more), start, stop)
 
 
 def product(spheres: tuple[int, ...], flat: int) -> Manifold:
@@ -110,10 +118,10 @@ def test_times() -> None:
         seen.append(float(t[0]))
         return torch.zeros_like(x)
 
-    done: list[tuple[int, int]] = []
-    solve(field, torch.zeros(2, 3), product((), 3), 2, "heun", progress=lambda k, n: done.append((k, n)))
+    done: list[coset.Event] = []
+    solve(field, torch.zeros(2, 3), product((), 3), 2, "heun", progress=done.append)
     assert seen == [0.0, 0.5, 0.5, 1.0]
-    assert done == [(1, 2), (2, 2)]
+    assert [(event.done, event.total, event.unit) for event in done] == [(1, 2, "step"), (2, 2, "step")]
     seen.clear()
     solve(field, torch.zeros(2, 3), product((), 3), 1, "rk4", start=1.0, stop=0.0)
     assert seen == [1.0, 0.5, 0.5, 0.0]
@@ -146,7 +154,13 @@ def test_adaptive_solvers_say_how_far_they_are(method: str) -> None:
         seen.clear()
         x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         solve(
-            linear, x, product((), 3), method=method, start=start, stop=stop, progress=lambda *done: seen.append(done)
+            linear,
+            x,
+            product((), 3),
+            method=method,
+            start=start,
+            stop=stop,
+            progress=lambda event: seen.append((event.done, event.total or 0)),
         )
         assert seen[0] == (0, 100) and seen[-1] == (100, 100) and seen.count((100, 100)) == 1
         assert all(0 <= done <= 100 for done, _ in seen)

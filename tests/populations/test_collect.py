@@ -25,7 +25,7 @@ from coset.populations import chunk as collecting_chunk
 from coset.populations.chunk import Collect
 from coset.populations.collect import collect
 from coset.populations.population import Population
-from coset.populations.shared_inputs import outputs_of_all
+from coset.populations.population_outputs import outputs_of_all
 from coset.training import capture
 from coset.training.randomness import Randomness
 

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 import coset
 from coset import zoo
 from coset.core import state as states
-from coset.populations import diversity as agreements, diversity as divergences, predictions as chunks
-from coset.populations.diversity import agreement, diversity, mistakes, overlaps
+from coset.populations import diversity as divergences, mistake_overlap as agreements, population_outputs as chunks
+from coset.populations.diversity import diversity
+from coset.populations.mistake_overlap import agreement, mistakes, overlaps
 from coset.populations.pair_barriers import draw_pairs
 
 
@@ -96,7 +97,9 @@ def test_mistakes_and_their_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     apart = torch.tensor([-1, -1, 2, -1, -1])
     assert agreement(wrong, wrong, apart)[2] == pytest.approx(others[2])
     seen: list[tuple[int, int]] = []
-    found = overlaps(given, given, model, data, torch.arange(5), progress=lambda *done: seen.append(done))
+    found = overlaps(
+        given, given, model, data, torch.arange(5), progress=lambda event: seen.append((event.done, event.total))
+    )
     assert found.tolist() == pytest.approx(others) and seen == [(2, 5), (4, 5), (5, 5)]
     assert overlaps(given, given, model, data, apart).tolist() == pytest.approx([1.0, 1.0, others[2], 1.0, 1.0])
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 import coset
 from coset import zoo
 from coset.core import state as states
-from coset.populations import nearest as search
-from coset.populations.nearest import nearest, trained, unit_vectors
+from coset.populations import nearest_networks as search
+from coset.populations.nearest_networks import nearest, trained, unit_vectors
 from coset.populations.novelty import Novelty, midpoints, novelty
 
 State = dict[str, Tensor]
@@ -246,7 +246,12 @@ def test_searches_say_how_far_they_are(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(search, "COORDINATES", 200)
     model, sym = network(name)
     seen: list[tuple[int, int]] = []
-    nearest(population(model, 2, 1), population(model, 30, 2), sym, progress=lambda *done: seen.append(done))
+    nearest(
+        population(model, 2, 1),
+        population(model, 30, 2),
+        sym,
+        progress=lambda event: seen.append((event.done, event.total)),
+    )
     done = [each for each, _ in seen]
     assert len(done) > 3 and done == sorted(set(done)) and seen[-1] == (30, 30)
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from coset.populations.shared_inputs import by_patches, multiplied
+from coset.populations.population_outputs import by_patches, multiplied
 
 two = st.tuples(st.integers(1, 3), st.integers(1, 3))
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import coset
 from coset import zoo
 from coset.core import state as states
-from coset.populations import predictions as chunks
+from coset.populations import population_outputs as chunks
 from coset.populations.scores import LEVELS, scores, spread
 
 

@@ -15,12 +15,13 @@ from coset.cli import runs
 from coset.cli.experiment import Experiment
 from coset.cli.flow_records import from_record, to_record
 from coset.core.errors import CosetError
-from coset.core.progress import Counted
+from coset.core.progress import Event, Progress
 from coset.core.resume import digest, keep
-from coset.populations.diversity import Diversity, diversity, overlaps
-from coset.populations.model_averages import Averages, model_averages
-from coset.populations.nearest import Nearest, nearest
-from coset.populations.novelty import NOISE, Novelty, compared
+from coset.populations.diversity import Diversity, diversity
+from coset.populations.mistake_overlap import overlaps
+from coset.populations.model_averages import ModelAverages, model_averages
+from coset.populations.nearest_networks import NearestNetworks, nearest
+from coset.populations.novelty import Baselines, Novelty, comparison
 from coset.populations.pair_barriers import PairBarriers, pair_barriers
 from coset.populations.population import Population
 from coset.populations.scores import Scores, scores
@@ -36,7 +37,7 @@ class Measured:
 
     networks: int
     scores: Scores
-    averages: Averages
+    averages: ModelAverages
     diversity: Diversity | None
     barriers: PairBarriers | None
 
@@ -73,7 +74,7 @@ class Measures:
         return Measured(
             len(population),
             part("scores", Scores, lambda: scores(*given, self.noise)),
-            part("averages", Averages, lambda: model_averages(*given, self.noise, seed=self.seed)),
+            part("averages", ModelAverages, lambda: model_averages(*given, self.noise, seed=self.seed)),
             part("diversity", Diversity, lambda: diversity(*given, seed=self.seed))
             if self.classifies and several
             else None,
@@ -84,20 +85,25 @@ class Measures:
         """Of the samples, beside all networks that a flow learned from, and `count` of other kinds."""
         where, known = next(iter(training.states.values())).device, training.states
         others = None if fresh is None else fresh.states
-        asked = compared(samples.states, known, self.sym, others, NOISE, count, self.seed, where)
+        baselines = Baselines(others, count=count, seed=self.seed)
+        compared = comparison(samples.states, known, self.sym, baselines, where)
         given = (samples,) if fresh is None else (samples, fresh)
         key = {**self._key(training), "count": count, "others": [self._key(one) for one in given]}
 
-        def search(progress: Counted) -> Nearest:
-            return nearest(asked.states, known, self.sym, apart=asked.apart, progress=progress)
+        def search(progress: Progress) -> NearestNetworks:
+            return nearest(compared.states, known, self.sym, apart=compared.apart, progress=progress)
 
-        def overlap(progress: Counted) -> Tensor:
-            return overlaps(asked.states, known, self.task.module, self.task.split, asked.apart, progress=progress)
+        def overlap(progress: Progress) -> Tensor:
+            return overlaps(
+                compared.states, known, self.task.module, self.task.split, compared.apart, progress=progress
+            )
 
-        found = self._part("distances to the training networks", "nearest", Nearest, key, search)
+        found = self._part("distances to the training networks", "nearest", NearestNetworks, key, search)
         if not self.classifies:
-            return asked.novelty(found, None)
-        return asked.novelty(found, self._part("mistakes of the training networks", "overlaps", Tensor, key, overlap))
+            return compared.novelty(found, None)
+        return compared.novelty(
+            found, self._part("mistakes of the training networks", "overlaps", Tensor, key, overlap)
+        )
 
     def _key(self, population: Population) -> dict[str, Any]:
         """All that measures depend on, where they are kept."""
@@ -116,12 +122,13 @@ class Measures:
         }
 
     def _part(
-        self, about: str, measure: str, kind: type[T], key: Mapping[str, Any], compute: Callable[[Counted], T]
+        self, about: str, measure: str, kind: type[T], key: Mapping[str, Any], compute: Callable[[Progress], T]
     ) -> T:
         """What is computed, or was kept."""
 
-        def progress(done: int, total: int) -> None:
-            self._show(f"{about}, {done} of {total}", self._done + done / total)
+        def progress(event: Event) -> None:
+            if event.total:
+                self._show(f"{about}, {event.done} of {event.total}", self._done + event.done / event.total)
 
         self._show(about, self._done)
         if self._work is None:

@@ -23,10 +23,10 @@ from coset.cli.model_spec import ModelSpec
 from coset.core import state as states
 from coset.core.errors import CosetError
 from coset.core.names import plural
-from coset.core.progress import Counted
+from coset.core.progress import Progress
 from coset.flow.flow import BATCH, Flow
 from coset.flow.guidance import Guidance
-from coset.flow.likelihood import Divergence
+from coset.flow.likelihood import DivergenceName
 from coset.populations.population import Population
 from coset.populations.scores import spread
 
@@ -186,7 +186,7 @@ def _drawn(
     flow: Flow,
     guidance: Guidance | None,
     how: dict[str, Any],
-    progress: Counted,
+    progress: Progress,
 ) -> Iterator[tuple[Population, bool]]:
     """Batches of networks, with their log densities if asked for, and whether they were made before."""
     device = request.net.device
@@ -204,7 +204,7 @@ def _drawn(
         if not request.log_prob:
             samples = flow.sample(n, request.steps, _method(request), noise=request.noise, guidance=guidance, **known)
             return replace(samples, starts=None)
-        divergence: Divergence = "exact" if request.exact else "hutchinson"
+        divergence: DivergenceName = "exact" if request.exact else "hutchinson"
         samples, logs = flow.sample_with_log_prob(n, request.steps, _method(request), divergence=divergence, **known)
         return replace(samples, starts=None, labels={**samples.labels, "log_prob": logs})
 

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from coset.cli import console, outputs, runs
-from coset.core.progress import Epoch
+from coset.core.progress import Epoch, Event
 
 MOMENT = 0.1  # seconds between steps that are shown
 
@@ -63,19 +63,21 @@ class Steps:
         self._steps, self._total, self._show = steps, total, show
         self._batches = 0
 
-    def __call__(self, done: int, steps: int) -> None:
-        """Of a solver that chooses its own steps, `steps` are others than those asked for."""
-        self._seen(done / steps)
-        if done == steps:
+    def __call__(self, event: Event) -> None:
+        """Of a batch; a solver that chooses its own steps tells the percent of the time that have passed."""
+        if event.total is None:
+            return
+        self._show_part(event.done / event.total)
+        if event.done == event.total:
             self._batches += 1
 
     def skip_batch(self) -> None:
         """One was made before."""
-        self(1, 1)
+        self(Event(1, 1, "step"))
 
-    def _seen(self, part: float) -> None:
-        taken = int(self._steps * (self._batches + part))
-        self._show(f"sampling, step {taken} of {self._total}", taken)
+    def _show_part(self, part: float) -> None:
+        step = int(self._steps * (self._batches + part))
+        self._show(f"sampling, step {step} of {self._total}", step)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from coset.core.state import State, check, refuse_names
 from coset.flow.base import Base
 from coset.flow.conditions import Conditions
 from coset.flow.field import Field
-from coset.flow.solvers import Field as Velocity
+from coset.flow.solvers import Solver, VelocityFunction
 from coset.flow.space import Space
 
 Asked = Mapping[str, Tensor | float]
@@ -65,12 +65,15 @@ class Fitted:
     def batches(
         self,
         n: int,
+        solver: Solver,
         condition: Asked | None,
-        begin: Tensor | None,
-        generator: torch.Generator | None,
+        points: Tensor | None,
         batch_size: int,
-    ) -> Iterator[tuple[Tensor, Velocity]]:
-        """Points [m, D] to begin from, those of `begin` [n, D] or draws from the base, with the field that leads on."""
+    ) -> Iterator[tuple[Tensor, VelocityFunction, Solver]]:
+        """Some points [m, D] at a time, of `points` [n, D] or draws from the base, with the field that leads on.
+
+        And the solver, which tells of its progress in all batches.
+        """
         if not (isinstance(n, Integral) and isinstance(batch_size, Integral)) or n < 1 or batch_size < 1:
             raise CosetError(f"n and batch_size must be whole numbers above zero, not {n} and {batch_size}.")
         if self.conditions is None and condition:
@@ -79,11 +82,13 @@ class Fitted:
         if self.conditions is not None:
             known = self.conditions.matrix(condition or {}, n)
             self.conditions.warn_if_far(known)
-        for at in torch.split(torch.arange(n, device=self.device), batch_size):
-            x = self.base.draw(len(at), generator) if begin is None else begin[at]
-            yield x, self._velocity(None if known is None else known[at])
+        batches = torch.split(torch.arange(n, device=self.device), batch_size)
+        for number, at in enumerate(batches):
+            x = self.base.draw(len(at), solver.generator) if points is None else points[at]
+            velocity = self._velocity(None if known is None else known[at])
+            yield x, velocity, solver.in_batch(number, len(batches))
 
-    def _velocity(self, condition: Tensor | None) -> Velocity:
+    def _velocity(self, condition: Tensor | None) -> VelocityFunction:
         def velocity(x: Tensor, t: Tensor) -> Tensor:
             times = len(x) // len(condition) if condition is not None else 1  # several copies for a divergence
             repeated = None if condition is None else condition.repeat(times, 1)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coset.core.device import matmul_precision, resolve
 from coset.core.errors import CosetError, StateError
-from coset.core.progress import Counted
+from coset.core.progress import Counted, Progress
 from coset.core.state import State, check
 from coset.data import Data
 from coset.flow.field import Architecture, Prediction, units
@@ -20,13 +20,13 @@ from coset.flow.fitted import Asked, Fitted
 from coset.flow.fitting import Pairing, Plan, learn
 from coset.flow.flow_file import read_flow, write_flow
 from coset.flow.guidance import Guidance, guided
-from coset.flow.likelihood import Divergence, Noise, log_prob, sample_with_log_prob
+from coset.flow.likelihood import Divergence, DivergenceName, ProbeNoise, log_prob, sample_with_log_prob
 from coset.flow.matching import Matching
-from coset.flow.solvers import solve
+from coset.flow.solvers import Solver, solve
 from coset.flow.space import Geometry, holding, space
 from coset.populations.population import Population, PopulationLike, states_of
 from coset.symmetries.symmetry import Symmetry
-from coset.training.loop import Progress
+from coset.training.loop import Progress as EpochProgress
 
 log = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class Flow:
         seed: int = 0,
         device: str | torch.device | None = None,
         out: str | Path | None = None,
-        progress: Progress | None = None,
+        progress: EpochProgress | None = None,
         on_step: Counted | None = None,
         checkpoint_every: int = 20,
     ) -> Flow:
@@ -125,7 +125,7 @@ class Flow:
         starts: PopulationLike | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = BATCH,
-        progress: Counted | None = None,
+        progress: Progress | None = None,
     ) -> Population:
         """A population of n networks, on the device of the flow: where each is, and where its path began.
 
@@ -141,17 +141,18 @@ class Flow:
             a population of n to begin from, instead of draws from the base
         """
         fitted, room = self.fitted, self.fitted.space
+        solver = Solver(steps, method, noise, generator, progress)
         begin = None if starts is None else fitted.encode(states_of(starts))
         if begin is not None and len(begin) != n:
             raise CosetError(f"There are {len(begin)} starts for {n} networks: give as many.")
         spread = units(room, fitted.field.standardize)
         x0, x1 = [], []
-        for x, field in fitted.batches(n, condition, begin, generator, batch_size):
+        for x, field, own in fitted.batches(n, solver, condition, begin, batch_size):
             if guidance is not None:
                 field = guided(field, guidance, room.decode, room.manifold, spread, generator)
             x0.append(x)
             with matmul_precision(fitted.precision):
-                x1.append(solve(field, x, room.manifold, steps, method, 0.0, 1.0, noise, generator, progress))
+                x1.append(solve(field, x, room.manifold, own))
         how = {"steps": int(steps), "method": method, "noise": float(noise)}
         steered = None if guidance is None else guidance.about
         return self._population(torch.cat(x0), torch.cat(x1), condition, {**how, "guidance": steered})
@@ -162,23 +163,23 @@ class Flow:
         steps: int = 32,
         method: str = "rk4",
         *,
-        divergence: Divergence = "hutchinson",
+        divergence: DivergenceName = "hutchinson",
         probes: int = 1,
-        noise: Noise = "rademacher",
+        noise: ProbeNoise = "rademacher",
         condition: Asked | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = BATCH,
-        progress: Counted | None = None,
+        progress: Progress | None = None,
     ) -> tuple[Population, Tensor]:
         """Networks and the logarithm of their density [n], in one pass: see `coset.flow.likelihood`."""
         fitted, manifold = self.fitted, self.fitted.space.manifold
         fitted.base.refuse_without_density()
-        how = (fitted.base.log_prob, manifold, steps, method, divergence, probes, noise, generator, progress)
+        solver, estimate = Solver(steps, method, 0.0, generator, progress), Divergence(divergence, probes, noise)
         x0, x1, logs = [], [], []
-        for x, field in fitted.batches(n, condition, None, generator, batch_size):
+        for x, field, own in fitted.batches(n, solver, condition, None, batch_size):
             x0.append(x)
             with matmul_precision(fitted.precision):
-                end, density = sample_with_log_prob(field, x, *how)
+                end, density = sample_with_log_prob(field, x, fitted.base.log_prob, manifold, own, estimate)
             x1.append(end)
             logs.append(density)
         ends = torch.cat(x1)
@@ -199,13 +200,13 @@ class Flow:
         steps: int = 32,
         method: str = "rk4",
         *,
-        divergence: Divergence = "hutchinson",
+        divergence: DivergenceName = "hutchinson",
         probes: int = 1,
-        noise: Noise = "rademacher",
+        noise: ProbeNoise = "rademacher",
         condition: Asked | None = None,
         generator: torch.Generator | None = None,
         batch_size: int = BATCH,
-        progress: Counted | None = None,
+        progress: Progress | None = None,
     ) -> Tensor:
         """[n] log density of networks: by the volume of weights if Euclidean, of canonical ones if geometric."""
         fitted, manifold = self.fitted, self.fitted.space.manifold
@@ -215,12 +216,12 @@ class Flow:
                 "opposite, so that not all networks have a density: use predict='velocity'."
             )
         fitted.base.refuse_without_density()
-        how = (fitted.base.log_prob, manifold, steps, method, divergence, probes, noise, generator, progress)
+        solver, estimate = Solver(steps, method, 0.0, generator, progress), Divergence(divergence, probes, noise)
         logs = []
         points = fitted.encode(states_of(population))
-        for x, field in fitted.batches(len(points), condition, points, generator, batch_size):
+        for x, field, own in fitted.batches(len(points), solver, condition, points, batch_size):
             with matmul_precision(fitted.precision):
-                logs.append(log_prob(field, x, *how))
+                logs.append(log_prob(field, x, fitted.base.log_prob, manifold, own, estimate))
         return torch.cat(logs)
 
     def _population(self, x0: Tensor, x1: Tensor, condition: Asked | None, how: dict[str, Any]) -> Population:

@@ -16,7 +16,7 @@ from coset.core.errors import ModelError
 from coset.core.functional import functional_call
 from coset.data import Split
 from coset.flow.space import Space
-from coset.populations.shared_inputs import WeightsFirst
+from coset.populations.population_outputs import WeightsFirst
 from coset.solutions.likelihood import Classification, likelihood_of
 from coset.training.folder import digest
 

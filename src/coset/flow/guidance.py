@@ -15,12 +15,12 @@ from coset.core.errors import CosetError
 from coset.core.functional import evaluating
 from coset.core.state import State
 from coset.data import Data, Split, as_split
-from coset.flow.solvers import Field
+from coset.flow.solvers import VelocityFunction
 from coset.solutions.likelihood import Likelihood, likelihood_of
 from coset.weightspace.manifold import Manifold
 
-Place = Literal["state", "endpoint"]
-Scale = Literal["velocity", "gradient"]
+GuidancePlace = Literal["state", "endpoint"]
+GuidanceScale = Literal["velocity", "gradient"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,15 +47,15 @@ class Guidance:
     data: Data
     strength: float
     batch_size: int | None = None
-    at: Place = "state"
-    scale: Scale = "velocity"
+    at: GuidancePlace = "state"
+    scale: GuidanceScale = "velocity"
     noise: float | None = None
 
     def __post_init__(self) -> None:
-        if self.at not in get_args(Place):
-            raise CosetError(f"Guidance is measured at {' or '.join(get_args(Place))}, not at {self.at!r}.")
-        if self.scale not in get_args(Scale):
-            raise CosetError(f"The scale of guidance is {' or '.join(get_args(Scale))}, not {self.scale!r}.")
+        if self.at not in get_args(GuidancePlace):
+            raise CosetError(f"Guidance is measured at {' or '.join(get_args(GuidancePlace))}, not at {self.at!r}.")
+        if self.scale not in get_args(GuidanceScale):
+            raise CosetError(f"The scale of guidance is {' or '.join(get_args(GuidanceScale))}, not {self.scale!r}.")
         if not math.isfinite(self.strength):
             raise CosetError(f"The strength of guidance must be a finite number, not {self.strength}.")
 
@@ -66,13 +66,13 @@ class Guidance:
 
 
 def guided(
-    field: Field,
+    field: VelocityFunction,
     guidance: Guidance,
     decode: Callable[[Tensor], State],
     manifold: Manifold,
     units: Tensor,
     generator: torch.Generator | None = None,
-) -> Field:
+) -> VelocityFunction:
     """The field v(x, t) - strength g, where L is the mean loss -log p(y | x) over the data of each network.
 
     With U = diag(units), g = |U^-1 v| f / |U^-1 f| for f = U^2 grad L, on spheres U P U grad L with the projection P to
@@ -110,16 +110,16 @@ def guided(
             outputs = torch.vmap(lambda state: states.call(model, state, (inputs,)))(population)
             losses = -likelihood.log_prob(outputs, targets, guidance.noise).flatten(1).mean(1)
             # A sum over networks, so that none of them sees how many there are.
-            found = torch.autograd.grad(losses.sum(), at, create_graph=x.requires_grad)[0]
-        return manifold.tangent(x, found)
+            slope = torch.autograd.grad(losses.sum(), at, create_graph=x.requires_grad)[0]
+        return manifold.tangent(x, slope)
 
     def force(x: Tensor, v: Tensor) -> Tensor:
         if guidance.scale == "gradient":
             return gradient(x)
         steepest = manifold.tangent(units * x, units * gradient(x))
-        own, wanted = (torch.linalg.vector_norm(u, dim=-1, keepdim=True) for u in (steepest, v / units))
-        found: Tensor = wanted / torch.where(own > 0, own, 1.0) * units * steepest
-        return found
+        length, pace = (torch.linalg.vector_norm(u, dim=-1, keepdim=True) for u in (steepest, v / units))
+        scaled: Tensor = pace / torch.where(length > 0, length, 1.0) * units * steepest
+        return scaled
 
     def velocity(x: Tensor, t: Tensor) -> Tensor:
         v = field(x, t)
@@ -135,6 +135,5 @@ def _require_outputs(model: nn.Module, likelihood: Likelihood, split: Split) -> 
     """Refuse a model whose outputs the targets cannot belong to."""
     device = next(iter(states.of(model).values())).device
     with evaluating(model, device) as ready:
-        found = states.call(ready, states.of(ready), (split.inputs[:2].to(device),))
-        outputs = likelihood.read(found, model, len(split.inputs[:2]))
-        likelihood.check(outputs, split.targets.to(device))
+        outputs = states.call(ready, states.of(ready), (split.inputs[:2].to(device),))
+        likelihood.check(likelihood.read(outputs, model, len(split.inputs[:2])), split.targets.to(device))

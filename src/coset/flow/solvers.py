@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 
 import torch
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from coset.core.errors import CosetError
 from coset.core.extras import require
-from coset.core.progress import Counted
+from coset.core.progress import Event, Progress
 from coset.training.capture import captured
 from coset.weightspace.manifold import Manifold
 
-Field = Callable[[Tensor, Tensor], Tensor]
+VelocityFunction = Callable[[Tensor, Tensor], Tensor]
 """(x [n, D], t [n]) -> v [n, D], tangent at x."""
 Rate = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 """(x [n, D], t [n]) -> (v [n, D], g [n]): a velocity, and what is added up on the way."""
@@ -41,71 +41,85 @@ WORTH_CAPTURING = 8  # steps: a capture costs three of them
 ADAPTIVE = ("dopri5", "dopri8", "bosh3", "adaptive_heun")  # of torchdiffeq
 
 
+@dataclass(frozen=True)
+class Solver:
+    """How a differential equation is solved.
+
+    steps: of the fixed methods. method: "euler" takes geodesic steps. "midpoint", "heun" and "rk4" take theirs in the
+    ambient space, along the field extended by field(project(x), t), and project once after each. The extended field
+    keeps the spheres as they are, so the projection moves x by no more than the error of the step and the order is that
+    of the method, 2, 2 and 4 (Hairer, Lubich and Wanner, Geometric Numerical Integration, IV.4). Adaptive methods of
+    torchdiffeq, "dopri5" and others, choose their own steps by `rtol` and `atol`; they know no spheres.
+    noise: before each step x moves by as much times a tangent Gaussian (`weightflow`: 0.05), from `generator`.
+    progress: hears of each step, or, of adaptive methods, how many percent of the time have passed.
+    """
+
+    steps: int = 32
+    method: str = "heun"
+    noise: float = 0.0
+    generator: torch.Generator | None = None
+    progress: Progress | None = None
+    rtol: float = 1e-5
+    atol: float = 1e-5
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.noise < math.inf:
+            raise CosetError(f"The noise of a sample must be finite and not negative, not {self.noise}.")
+        if self.method not in (*METHODS, *ADAPTIVE):
+            raise CosetError(f"There is no solver {self.method!r}: give {', '.join([*METHODS, *ADAPTIVE])}.")
+        if self.method in METHODS and (not isinstance(self.steps, Integral) or self.steps < 1):
+            raise CosetError(f"A flow cannot be followed in {self.steps} steps: give a whole number of one or more.")
+
+    def in_batch(self, number: int, count: int) -> Solver:
+        """The solver for one of `count` batches, which tells of the steps of all."""
+        tell = self.progress
+        if tell is None:
+            return self
+
+        def of_all(event: Event) -> None:
+            total = event.total or 1
+            tell(replace(event, done=number * total + event.done, total=count * total))
+
+        return replace(self, progress=of_all)
+
+    def tell(self, done: int, total: int, unit: str) -> None:
+        """Let `progress` hear."""
+        if self.progress is not None:
+            self.progress(Event(done, total, unit))
+
+
 def solve(
-    field: Field,
+    field: VelocityFunction,
     x: Tensor,
     manifold: Manifold,
-    steps: int = 32,
-    method: str = "heun",
+    solver: Solver | None = None,
     start: float = 0.0,
     stop: float = 1.0,
-    noise: float = 0.0,
-    generator: torch.Generator | None = None,
-    progress: Counted | None = None,
-    *,
-    rtol: float = 1e-5,
-    atol: float = 1e-5,
 ) -> Tensor:
-    """[n, D] where dx/dt = field(x, t) leads from x [n, D] at time `start` to time `stop`, which may be the earlier.
-
-    method
-        "euler" takes geodesic steps. "midpoint", "heun" and "rk4" take theirs in the ambient space, along the field
-        extended by field(project(x), t), and project once after each. The extended field keeps the spheres as they
-        are, so the projection moves x by no more than the error of the step and the order is that of the method, 2,
-        2 and 4 (Hairer, Lubich and Wanner, Geometric Numerical Integration, IV.4). Adaptive methods of torchdiffeq,
-        "dopri5" and others, choose their own steps by `rtol` and `atol`; they know no spheres.
-    noise
-        before each step x moves by as much times a tangent Gaussian (`weightflow`: 0.05)
-    """
+    """[n, D] where dx/dt = field(x, t) leads from x [n, D] at time `start` to time `stop`, which may be the earlier."""
 
     def rate(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         return field(x, t), torch.zeros_like(t)
 
-    return integrate(rate, x, manifold, steps, method, start, stop, noise, generator, progress, rtol, atol)[0]
+    return integrate(rate, x, manifold, solver or Solver(), start, stop)[0]
 
 
 @torch.no_grad()
 def integrate(
-    rate: Rate,
-    x: Tensor,
-    manifold: Manifold,
-    steps: int,
-    method: str,
-    start: float,
-    stop: float,
-    noise: float = 0.0,
-    generator: torch.Generator | None = None,
-    progress: Counted | None = None,
-    rtol: float = 1e-5,
-    atol: float = 1e-5,
+    rate: Rate, x: Tensor, manifold: Manifold, solver: Solver, start: float, stop: float
 ) -> tuple[Tensor, Tensor]:
-    """(x at time `stop`, the integral [n] of g along the way in float64); see `solve`."""
-    if not 0 <= noise < math.inf:
-        raise CosetError(f"The noise of a sample must be finite and not negative, not {noise}.")
-    if method in ADAPTIVE:
-        _require_flat(manifold, method, noise)
-        return _adaptive(rate, x, method, start, stop, rtol, atol, progress)
-    if method not in METHODS:
-        raise CosetError(f"There is no solver {method!r}: give {', '.join([*METHODS, *ADAPTIVE])}.")
-    if not isinstance(steps, Integral) or steps < 1:
-        raise CosetError(f"A flow cannot be followed in {steps} steps: give a whole number of one or more.")
+    """(x at time `stop`, the integral [n] of g along the way in float64)."""
+    if solver.method in ADAPTIVE:
+        _require_flat(manifold, solver)
+        return _adaptive(rate, x, solver, start, stop)
+    method, steps, noise, generator = METHODS[solver.method], solver.steps, solver.noise, solver.generator
     x, total, done = x.clone(), x.new_zeros(len(x), dtype=torch.float64), x.new_zeros((), dtype=torch.float64)
     h = (stop - start) / steps
 
     def step() -> None:
         here = manifold.wrapped(x, noise, generator) if noise else x
-        v, g = _step(rate, here, (start + h * done).to(x.dtype), h, METHODS[method], manifold)
-        x.copy_(manifold.exp(here, h * v) if method == "euler" else manifold.project(here + h * v))
+        v, g = _step(rate, here, (start + h * done).to(x.dtype), h, method, manifold)
+        x.copy_(manifold.exp(here, h * v) if solver.method == "euler" else manifold.project(here + h * v))
         total.add_(h * g)
         done.add_(1)
 
@@ -113,8 +127,7 @@ def integrate(
     advance = captured(step, [x, total, done], drawn_from, x.device) if steps >= WORTH_CAPTURING else step
     for k in range(steps):
         advance()
-        if progress is not None:
-            progress(k + 1, steps)
+        solver.tell(k + 1, steps, "step")
     return x, total
 
 
@@ -123,8 +136,8 @@ def _step(rate: Rate, x: Tensor, t: Tensor, h: float, method: RungeKutta, manifo
     vs: list[Tensor] = []
     gs: list[Tensor] = []
     for row in method.stages:
-        moved = x + h * _weighted(row, vs) if row else x
-        v, g = rate(manifold.project(moved), (t + h * sum(row)).expand(len(x)))
+        stage = x + h * _weighted(row, vs) if row else x
+        v, g = rate(manifold.project(stage), (t + h * sum(row)).expand(len(x)))
         vs.append(v)
         gs.append(g.double())
     return _weighted(method.weights, vs), _weighted(method.weights, gs)
@@ -134,37 +147,29 @@ def _weighted(weights: tuple[float, ...], parts: list[Tensor]) -> Tensor:
     return torch.stack([w * part for w, part in zip(weights, parts, strict=True) if w]).sum(0)
 
 
-def _adaptive(
-    rate: Rate,
-    x: Tensor,
-    method: str,
-    start: float,
-    stop: float,
-    rtol: float,
-    atol: float,
-    progress: Counted | None,
-) -> tuple[Tensor, Tensor]:
+def _adaptive(rate: Rate, x: Tensor, solver: Solver, start: float, stop: float) -> tuple[Tensor, Tensor]:
     """Progress is that of time, in percent, since nobody knows how many steps there will be."""
     odeint = require("torchdiffeq", "ode").odeint
 
     def both(t: Tensor, y: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         v, g = rate(y[0].to(x.dtype), t.to(x.dtype).expand(len(x)))
-        if progress is not None:
-            progress(min(int(100 * (float(t) - start) / (stop - start)), 99), 100)  # all is done once, below
+        # All is done once, below.
+        solver.tell(min(int(100 * (float(t) - start) / (stop - start)), 99), 100, "percent")
         return v.double(), g.double()
 
-    given = x.double(), x.new_zeros(len(x), dtype=torch.float64)
+    y = x.double(), x.new_zeros(len(x), dtype=torch.float64)
     times = torch.tensor([start, stop], dtype=torch.float64, device=x.device)
     # A step ends at the last time: fields may not be defined beyond, and values between steps are less exact.
     options = {"step_t": times[1:]}
-    found, total = odeint(both, given, times, rtol=rtol, atol=atol, method=method, options=options)
-    if progress is not None:
-        progress(100, 100)
-    return found[-1].to(x.dtype), total[-1]
+    path, total = odeint(both, y, times, rtol=solver.rtol, atol=solver.atol, method=solver.method, options=options)
+    solver.tell(100, 100, "percent")
+    return path[-1].to(x.dtype), total[-1]
 
 
-def _require_flat(manifold: Manifold, method: str, noise: float) -> None:
+def _require_flat(manifold: Manifold, solver: Solver) -> None:
     if manifold.spheres:
-        raise CosetError(f"The solver {method!r} would leave the spheres of this manifold: use 'rk4'.")
-    if noise:
-        raise CosetError(f"The solver {method!r} has no steps of its own to add noise before: use 'heun' or 'euler'.")
+        raise CosetError(f"The solver {solver.method!r} would leave the spheres of this manifold: use 'rk4'.")
+    if solver.noise:
+        raise CosetError(
+            f"The solver {solver.method!r} has no steps of its own to add noise before: use 'heun' or 'euler'."
+        )

@@ -17,7 +17,7 @@ from coset.core.errors import CosetError, ModelError
 from coset.core.functional import functional_call, refuse_shared_modules
 from coset.core.state import State, members
 from coset.data import Split
-from coset.populations.shared_inputs import outputs_of_all
+from coset.populations.population_outputs import outputs_of_all
 from coset.solutions.likelihood import Classification, Likelihood, likelihood_of
 from coset.training.capture import captured
 from coset.training.optimizers import SCHEDULES, SGD, Adam, Optimizer

@@ -12,20 +12,37 @@ from torch import Tensor, nn
 
 from coset.core import state as states
 from coset.core.device import resolve
+from coset.core.progress import Progress
+from coset.core.show import Shown, Table
 from coset.data import Data, as_split
 from coset.populations.population import PopulationLike, states_of
-from coset.populations.predictions import predictions
+from coset.populations.population_outputs import predictions
 from coset.populations.scores import finite
 from coset.solutions.likelihood import Classification, likelihood_of, log_softmax, of_targets
 from coset.solutions.metrics import BINS
 
 
 @dataclass(frozen=True)
-class Average:
-    """p(y | x) = (1/count) sum_k p(y | x, w_k), averaged over `sets` disjoint sets of `count` networks.
+class ModelAverage:
+    """How good p(y | x) = (1/count) sum_k p(y | x, w_k) is, on the average over disjoint sets of networks.
 
-    nll in nats; accuracy and ece (15 bins) for classes, rmse of the averaged values for regression, None otherwise.
     The errors are standard errors from the choice of networks, None for one set; test examples are the same for all.
+
+    Args:
+        count: How many networks are averaged.
+        sets: How many sets of so many there are.
+        nll: Negative log-likelihood in nats per example.
+        nll_error: Its standard error.
+        accuracy: Of classes; None for a regression.
+        accuracy_error: Its standard error.
+        ece: The expected calibration error of classes, in 15 bins.
+        ece_error: Its standard error.
+        rmse: The root mean square error of the averaged values of a regression.
+        rmse_error: Its standard error.
+
+    Example:
+        >>> coset.model_averages(population, model, digits.test).rows[-1].count
+        8
     """
 
     count: int
@@ -40,16 +57,31 @@ class Average:
     rmse_error: float | None = None
 
 
-@dataclass(frozen=True)
-class Averages:
-    """One row for each number of networks, rising."""
+@dataclass(frozen=True, repr=False)
+class ModelAverages(Shown):
+    """How good the averaged predictions of 1, 2, 4, ... networks are, as `coset.model_averages` measures it.
 
-    rows: tuple[Average, ...]
+    Args:
+        rows: One `ModelAverage` for each number of networks, rising.
+
+    Example:
+        >>> [row.count for row in coset.model_averages(population, model, digits.test).rows]
+        [1, 2, 4, 8]
+    """
+
+    rows: tuple[ModelAverage, ...]
 
     def to_json(self) -> str:
         """A list of objects; what is not finite is null."""
         rows = [{name: finite(x) for name, x in asdict(row).items()} for row in self.rows]
         return json.dumps(rows, allow_nan=False)
+
+    def _shown(self) -> Table:
+        names = [
+            name for name in ("nll", "accuracy", "ece", "rmse") if any(getattr(x, name) is not None for x in self.rows)
+        ]
+        numbers = [(row.count, *(getattr(row, name) for name in names)) for row in self.rows]
+        return Table("Averaged predictions", [("networks", *names), *numbers])
 
 
 def model_averages(
@@ -60,11 +92,29 @@ def model_averages(
     *,
     seed: int = 0,
     device: str | torch.device | None = None,
-) -> Averages:
-    """Average the predictions of 1, 2, 4, ... and of all n networks, in one pass over them.
+    progress: Progress | None = None,
+) -> ModelAverages:
+    """Bayesian model averaging: average the predictions of 1, 2, 4, ... and of all n networks, in one pass over them.
 
     The networks are put in random order, so that neighbours, which may be of one run, do not end up in one set. Sets
     of 2k networks are joined from two of k.
+
+    Args:
+        population: A `Population`, tensors [n, ...] by name, or a list of states, modules or solutions.
+        model: What the networks are states of; it is not changed.
+        data: Classes, or values of a regression.
+        noise: The standard deviation of the targets of a regression.
+        seed: Of the order of the networks.
+        device: Where to work; by default where the population is.
+        progress: Hears of the examples.
+
+    Returns:
+        A row for each number of networks.
+
+    Example:
+        >>> one, *_, all_of_them = coset.model_averages(population, model, digits.test).rows
+        >>> all_of_them.nll < one.nll
+        True
     """
     population = states_of(population)
     where = resolve(device, population)
@@ -74,7 +124,7 @@ def model_averages(
     n = states.size(population)
     order = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
     sums = {count: _Sums(sets, where) for count, sets in _counts(n)}
-    for examples, outputs in predictions(population, model, split.inputs, likelihood, where):
+    for examples, outputs in predictions(population, model, split.inputs, likelihood, where, progress):
         likelihood.check(outputs[0], targets)
         outputs, truth = outputs[order.to(where)], targets[examples]
         if isinstance(likelihood, Classification):
@@ -82,9 +132,9 @@ def model_averages(
             likely, said, truth = of_targets(logs, truth).flatten(1), logs.exp().flatten(1, -2), truth.flatten()
         else:
             likely, said = likelihood.log_prob(outputs, truth, noise), outputs
-        for count, averaged in _joined(likely, said):
+        for count, averaged in _averaged(likely, said):
             sums[count].add(*averaged, truth)
-    return Averages(tuple(one.average(count) for count, one in sums.items()))
+    return ModelAverages(tuple(one.average(count) for count, one in sums.items()))
 
 
 def _counts(n: int) -> Iterator[tuple[int, int]]:
@@ -96,7 +146,7 @@ def _counts(n: int) -> Iterator[tuple[int, int]]:
     yield n, 1
 
 
-def _joined(likely: Tensor, said: Tensor) -> Iterator[tuple[int, tuple[Tensor, Tensor]]]:
+def _averaged(likely: Tensor, said: Tensor) -> Iterator[tuple[int, tuple[Tensor, Tensor]]]:
     """(count, averages over the sets of so many networks): log-likelihoods [sets, m] and predictions [sets, m, k].
 
     Likelihoods are averaged as logarithms, since those of one network may be too small for a float.
@@ -134,13 +184,13 @@ class _Sums:
         which += BINS * torch.arange(self.sets, device=which.device).unsqueeze(1)
         self.gaps.index_add_(0, which.flatten(), (confidence.double() - hit.double()).flatten())
 
-    def average(self, count: int) -> Average:
+    def average(self, count: int) -> ModelAverage:
         nll = _mean(self.nll / self.examples)
         if not self.classes:
             rmse = _mean((self.squares / self.examples).sqrt())
-            return Average(count, self.sets, *nll, rmse=rmse[0], rmse_error=rmse[1])
+            return ModelAverage(count, self.sets, *nll, rmse=rmse[0], rmse_error=rmse[1])
         ece = self.gaps.reshape(self.sets, BINS).abs().sum(1) / self.examples
-        return Average(count, self.sets, *nll, *_mean(self.hits / self.examples), *_mean(ece))
+        return ModelAverage(count, self.sets, *nll, *_mean(self.hits / self.examples), *_mean(ece))
 
 
 def _mean(x: Tensor) -> tuple[float, float | None]:

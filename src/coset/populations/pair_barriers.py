@@ -14,10 +14,12 @@ from coset.alignment.population import PopulationMatch, align_population
 from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError
-from coset.core.state import State, members
+from coset.core.progress import Event, Progress
+from coset.core.show import Shown, Table
+from coset.core.state import State, StateLike, as_state, members
 from coset.data import Data, as_split
 from coset.populations.population import PopulationLike, states_of
-from coset.populations.scores import Spread, scores, spread
+from coset.populations.scores import SPREAD_HEADER, Spread, scores, spread
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -48,15 +50,23 @@ PAIRS = 1024
 COORDINATES = 2**24  # of the networks between pairs, in memory at once
 
 
-@dataclass(frozen=True, eq=False)
-class PairBarriers:
-    """The largest excess of the loss over the chord between its ends, in nats, for pairs [p, 2] of networks.
+@dataclass(frozen=True, eq=False, repr=False)
+class PairBarriers(Shown):
+    """The largest excess of the loss over the chord between two networks, in nats: see `coset.pair_barriers`.
 
     It is negative if the loss is below the chord at all points in between, where the height of a `coset.Barrier`,
     which counts the ends, is zero.
 
-    before: [p] float64, as they are; common: [p], all aligned to one reference; paired: [p], the second of each pair
-    aligned to the first.
+    Args:
+        pairs: [p, 2] which networks.
+        before: [p] float64, of the networks as they are.
+        common: [p], after all were aligned to one reference.
+        paired: [p], after the second of each pair was aligned to the first.
+
+    Example:
+        >>> barriers = coset.pair_barriers(population, sym, model, digits.test)
+        >>> barriers.spreads["paired"].mean < barriers.spreads["before"].mean
+        True
     """
 
     pairs: Tensor
@@ -66,11 +76,17 @@ class PairBarriers:
 
     @property
     def spreads(self) -> dict[str, Spread]:
+        """How the barriers are spread, by name."""
         return {name: spread(getattr(self, name)) for name in ("before", "common", "paired")}
 
     def to_json(self) -> str:
         """How the three are spread, as one JSON object."""
         return json.dumps({name: one.record() for name, one in self.spreads.items()}, allow_nan=False)
+
+    def _shown(self) -> Table:
+        names = {"before": "as they are", "common": "aligned to one network", "paired": "aligned to each other"}
+        rows = [one.row(names[name]) for name, one in self.spreads.items()]
+        return Table(f"Barriers between {len(self.pairs):,} pairs of networks, nats", [SPREAD_HEADER, *rows])
 
 
 def pair_barriers(
@@ -82,38 +98,63 @@ def pair_barriers(
     *,
     pairs: int = PAIRS,
     points: int = 1,
-    reference: State | int = 0,
+    reference: StateLike | int = 0,
     seed: int = 0,
     device: str | torch.device | None = None,
+    progress: Progress | None = None,
 ) -> PairBarriers:
-    """Barriers of straight lines between random pairs of networks, or all of them if there are not more than `pairs`.
+    """Barriers of straight lines between pairs of networks, before and after their units are aligned by weights.
 
-    The loss is measured at both ends and at `points` equally spaced points between them: one is the middle.
-    Alignment is by weights; `reference` is a state, or the number of a network.
+    Args:
+        population: A `Population`, tensors [n, ...] by name, or a list of states, modules or solutions.
+        sym: The symmetry of the networks.
+        model: What the networks are states of; it is not changed.
+        data: Classes, or values of a regression.
+        noise: The standard deviation of the targets of a regression.
+        pairs: How many random pairs to take; all there are if they are not more.
+        points: At how many equally spaced points between the ends the loss is measured: one is the middle.
+        reference: What all networks are aligned to for `common`: one network, or the number of one of these.
+        seed: Of the pairs.
+        device: Where to work; by default where the population is.
+        progress: Hears of the pairs, three times each.
+
+    Returns:
+        The barrier of each pair as it is, after alignment to the reference, and after alignment to each other.
+
+    Raises:
+        CosetError: If there are fewer than two networks, or no points.
+
+    Example:
+        >>> barriers = coset.pair_barriers(population, sym, model, digits.test, pairs=10)
+        >>> barriers.pairs.shape
+        torch.Size([10, 2])
     """
     population = states_of(population)
     if points < 1:
         raise CosetError(f"A barrier needs a point between its ends, so {points} are too few.")
     where = resolve(device, population)
-    given, split = states.to(population, where), as_split(data).to(where)
-    chosen = draw_pairs(states.size(given), pairs, seed)
-    match = align_many(given, sym, reference, device=where)
+    networks, split = states.to(population, where), as_split(data).to(where)
+    places = draw_pairs(states.size(networks), pairs, seed)
+    target = reference if isinstance(reference, int) else as_state(reference, "the reference")
+    match = align_many(networks, sym, target, device=where)
     assert isinstance(match, PopulationMatch)
-    framed = sym.act(match.element.to(where), given)
-    ends = scores(given, model, split, noise).loss[chosen]
+    framed = sym.act(match.element.to(where), networks)
+    ends = scores(networks, model, split, noise).loss[places]
 
-    def heights(moved: State, by_pairs: bool) -> Tensor:
-        best = torch.full((len(chosen),), -torch.inf, dtype=torch.float64)
-        for rows, a, b in _ends(moved, chosen):
+    def heights(networks: State, by_pairs: bool, before: int) -> Tensor:
+        best = torch.full((len(places),), -torch.inf, dtype=torch.float64)
+        for rows, a, b in _ends(networks, places):
             b = sym.act(align_pairs(a, b, sym), b) if by_pairs else b
             for k in range(1, points + 1):
                 t = k / (points + 1)
                 chord = (1 - t) * ends[rows, 0] + t * ends[rows, 1]
                 excess = scores(states.lerp(a, b, t), model, split, noise).loss - chord
                 best[rows] = torch.maximum(best[rows], excess)
+            if progress is not None:
+                progress(Event(before * len(places) + rows.stop, 3 * len(places), "pair"))
         return best
 
-    return PairBarriers(chosen, heights(given, False), heights(framed, False), heights(given, True))
+    return PairBarriers(places, heights(networks, False, 0), heights(framed, False, 1), heights(networks, True, 2))
 
 
 def _ends(population: State, pairs: Tensor) -> Iterator[tuple[slice, State, State]]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from coset.core.checkpoint import CODES, open_state, write_stream
 from coset.core.errors import StateError
+from coset.core.show import Shown, Table
 from coset.core.state import (
     State,
     as_state,
@@ -34,11 +35,13 @@ from coset.symmetries.symmetry import Symmetry
 
 STATE, START, LABEL = "state/", "start/", "label/"
 
-Tensors = dict[str, Tensor]
-
 
 def write_population(
-    path: str | Path, states: Tensors, starts: Tensors | None, labels: Tensors, about: Mapping[str, Any]
+    path: str | Path,
+    states: dict[str, Tensor],
+    starts: dict[str, Tensor] | None,
+    labels: dict[str, Tensor],
+    about: Mapping[str, Any],
 ) -> None:
     """Write the file, atomically. Tied names are each written in full, and named in the JSON."""
     path = Path(path)
@@ -63,7 +66,7 @@ def write_population(
 
 def read_population(
     path: str | Path, device: str | torch.device
-) -> tuple[Tensors, Tensors | None, Tensors, dict[str, Any]]:
+) -> tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Tensor], dict[str, Any]]:
     """States, starts, labels and about of a file that `write_population` wrote."""
     source = open_state(path)
     text = source.metadata.get(METADATA)
@@ -85,21 +88,30 @@ def read_population(
         ) from error
 
 
-def once(tied: Mapping[str, str], make: Callable[[str], Tensor]) -> Tensors:
+def once(tied: Mapping[str, str], make: Callable[[str], Tensor]) -> dict[str, Tensor]:
     """What `make` makes of each name; tied names, `tied` being name to owner, hold what it makes of their owner."""
-    made = {name: make(name) for name, owner in tied.items() if name == owner}
-    return {name: made[owner] for name, owner in tied.items()}
+    first = {name: make(name) for name, owner in tied.items() if name == owner}
+    return {name: first[owner] for name, owner in tied.items()}
 
 
 # Tensors have no truth value as a whole, so the generated comparison could only raise: identity is meant.
 @dataclass(frozen=True, eq=False, repr=False)
-class Population:
-    """n networks. Tensors are not copied; names that hold one tensor object are tied.
+class Population(Shown):
+    """n networks of one model. Tensors are not copied; names that hold one tensor object are tied.
 
-    states: each tensor of the state dict, [n, *shape].
-    starts: where each network began, of the same names and shapes, or None if that is not known.
-    labels: what is known of each network by name, [n] or [n, k] floating, such as "run", "loss", "accuracy".
-    about: what is known of all of them, as JSON can hold it.
+    Args:
+        states: Each tensor of the state dict, [n, *shape].
+        starts: Where each network began, of the same names and shapes, or None if that is not known.
+        labels: What is known of each network by name, [n] or [n, k] floating, such as "run", "loss", "accuracy".
+        about: What is known of all of them, as JSON can hold it.
+
+    Raises:
+        StateError: If tensors are not finite, or do not have one size n.
+
+    Example:
+        >>> good = population[population.labels["loss"] <= population.labels["loss"].median()]
+        >>> print(good)
+        Population(4 networks of 1,210 weights, labels run, loss, accuracy)
     """
 
     states: dict[str, Tensor]
@@ -114,8 +126,8 @@ class Population:
         check(self.labels, where="the labels of the population")
         for name, x in self.labels.items():
             if not x.is_floating_point() or x.ndim not in (1, 2) or len(x) != n:
-                found = f"{x.dtype} {tuple(x.shape)}"
-                raise StateError(f"Label '{name}' is {found}: give floating values [{n}] or [{n}, k].")
+                layout = f"{x.dtype} {tuple(x.shape)}"
+                raise StateError(f"Label '{name}' is {layout}: give floating values [{n}] or [{n}, k].")
         try:
             json.dumps(self.about, allow_nan=False)
         except (TypeError, ValueError) as error:
@@ -125,15 +137,34 @@ class Population:
         """The number n of networks, which may be none."""
         return size(self.states)
 
-    def __repr__(self) -> str:
+    def __str__(self) -> str:
         own = [self.states[name] for name in distinct(self.states)]
         coordinates = sum(x.shape[1:].numel() for x in own if is_coordinate(x))
         labels = f", labels {', '.join(self.labels)}" if self.labels else ""
         noun = "network" if len(self) == 1 else "networks"
         return f"Population({len(self):,} {noun} of {coordinates:,} weights{labels})"
 
+    def _shown(self) -> Table:
+        n = len(self)
+        rows: list[tuple[object, ...]] = [("starts", "not known" if self.starts is None else "known")]
+        for name, x in self.labels.items():
+            values = f"{float(x.min()):.4g} to {float(x.max()):.4g}" if x.numel() else "none"
+            rows.append((f"label {name}", values if x.ndim == 1 else f"{x.shape[1]} numbers, {values}"))
+        rows += [(name, f"{str(x.dtype).removeprefix('torch.')} {tuple(x.shape)}") for name, x in self.states.items()]
+        return Table(f"{self} on {next(iter(self.states.values())).device}" if n else str(self), rows)
+
     def __getitem__(self, index: slice | Tensor) -> Population:
-        """The networks of a slice, of int64 places or of a bool mask; `about` stays."""
+        """Some of the networks, with their starts and labels; `about` stays.
+
+        Args:
+            index: A slice, int64 places [k], or a bool mask [n].
+
+        Returns:
+            A population of views for a slice, of copies else.
+
+        Raises:
+            StateError: If it is none of these, or out of range.
+        """
         if not isinstance(index, slice | Tensor) or (isinstance(index, Tensor) and index.ndim != 1):
             raise StateError("A population is indexed by a slice, or by a tensor [k] of places or a mask [n].")
         try:
@@ -142,14 +173,24 @@ class Population:
             raise StateError(f"A population of {len(self)} networks cannot be indexed so: {error}.") from error
 
     def to(self, device: str | torch.device) -> Population:
-        """The same networks on `device`."""
+        """The same networks on another device.
+
+        Args:
+            device: Such as "cuda".
+        """
         return self._map(lambda x: x.to(device))
 
     @staticmethod
     def concat(parts: Sequence[Population]) -> Population:
-        """All networks of the parts, which have the same tensors and labels, on the device of the first.
+        """All networks of several populations, on the device of the first.
 
         `about` is that of all parts, or, where they differ, {"parts": [of each]}.
+
+        Args:
+            parts: Populations with the same tensors and labels.
+
+        Raises:
+            StateError: If there are none, or one lacks what another has.
         """
         if not parts:
             raise StateError("A population needs at least one part.")
@@ -159,23 +200,28 @@ class Population:
         for k, part in enumerate(parts[1:], 1):
             _refuse_other(first, part, f"part {k} of the population")
 
-        def joined(of: Callable[[Population], State], name: str) -> Tensor:
+        def together(of: Callable[[Population], State], name: str) -> Tensor:
             device = of(first)[name].device
             return torch.cat([of(part)[name].to(device) for part in parts])
 
         same = all(part.about == first.about for part in parts)
         return Population(
-            once(tied, lambda name: joined(lambda part: part.states, name)),
-            None if first.starts is None else once(tied, lambda name: joined(lambda part: part.starts or {}, name)),
-            {name: joined(lambda part: part.labels, name) for name in first.labels},
+            once(tied, lambda name: together(lambda part: part.states, name)),
+            None if first.starts is None else once(tied, lambda name: together(lambda part: part.starts or {}, name)),
+            {name: together(lambda part: part.labels, name) for name in first.labels},
             first.about if same else {"parts": [part.about for part in parts]},
         )
 
     @staticmethod
     def of(networks: PopulationLike) -> Population:
-        """The population of whatever holds networks, a population as it is.
+        """The population of whatever holds networks.
 
-        Of a solution or of several things, such as `coset.fit` gives, the number of the thing is the label "run".
+        Args:
+            networks: A population, which is returned as it is; tensors [n, ...] by name; an ensemble; or a list of
+                states, modules, Diracs and ensembles, such as `coset.fit` gives, whose numbers are the label "run".
+
+        Raises:
+            StateError: If there are none, or a solution is no Dirac and no ensemble.
         """
         if isinstance(networks, Population):
             return networks
@@ -197,12 +243,27 @@ class Population:
         return replace(self, states=tie(sym.act(g, self.states), owners(self.states)), starts=starts)
 
     def save(self, path: str | Path) -> None:
-        """Write one `.safetensors` file, atomically; `Population.load` reads it."""
+        """Write one file, atomically; `Population.load` reads it.
+
+        Args:
+            path: Its name, which ends in `.safetensors`.
+
+        Raises:
+            StateError: If it cannot be written.
+        """
         write_population(path, self.states, self.starts, self.labels, self.about)
 
     @staticmethod
     def load(path: str | Path, device: str | torch.device = "cpu") -> Population:
-        """The population that `save` wrote to `path`."""
+        """The population that `save` wrote.
+
+        Args:
+            path: The file.
+            device: Where its tensors go.
+
+        Raises:
+            StateError: If the file is no population, half of one, or holds NaN.
+        """
         parts = read_population(path, device)
         try:
             return Population(*parts)

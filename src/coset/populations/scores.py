@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from coset.core.device import resolve
+from coset.core.progress import Progress
+from coset.core.show import Shown, Table
 from coset.data import Data, as_split
 from coset.populations.population import PopulationLike, states_of
-from coset.populations.predictions import predictions
+from coset.populations.population_outputs import predictions
 from coset.solutions.likelihood import Classification, likelihood_of
 
 LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -20,7 +22,20 @@ LEVELS = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 @dataclass(frozen=True)
 class Spread:
-    """Of n numbers the mean, the standard deviation (None for one), the extremes, and the quantiles at `LEVELS`."""
+    """How numbers are spread, as `Scores.losses` is.
+
+    Args:
+        n: How many numbers there are.
+        mean: Their mean.
+        std: Their standard deviation; None for one number.
+        least: The least of them.
+        largest: The largest of them.
+        quantiles: Their quantiles at 1, 5, 25, 50, 75, 95 and 99 percent.
+
+    Example:
+        >>> coset.scores(population, model, digits.test).losses.n
+        8
+    """
 
     n: int
     mean: float
@@ -39,6 +54,13 @@ class Spread:
             "largest": finite(self.largest),
             "quantiles": {f"{level:g}": finite(x) for level, x in zip(LEVELS, self.quantiles, strict=True)},
         }
+
+    def row(self, label: str) -> tuple[object, ...]:
+        """Of a table with `SPREAD_HEADER`."""
+        return label, self.mean, "" if self.std is None else self.std, self.least, self.largest
+
+
+SPREAD_HEADER = ("", "mean", "deviation", "least", "largest")
 
 
 def spread(values: Tensor) -> Spread:
@@ -59,19 +81,31 @@ def finite(x: float | None) -> float | None:
     return x if x is not None and math.isfinite(x) else None
 
 
-@dataclass(frozen=True, eq=False)
-class Scores:
-    """loss: [n] float64, -mean_i log p(y_i | x_i) in nats; accuracy: [n] float64, None for regression."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Scores(Shown):
+    """How good each of n networks is by itself, as `coset.scores` measures it.
+
+    Args:
+        loss: [n] float64, -mean_i log p(y_i | x_i) in nats.
+        accuracy: [n] float64; None for a regression.
+
+    Example:
+        >>> scores = coset.scores(population, model, digits.test)
+        >>> scores.accuracy.shape
+        torch.Size([8])
+    """
 
     loss: Tensor
     accuracy: Tensor | None
 
     @property
     def losses(self) -> Spread:
+        """How the losses are spread."""
         return spread(self.loss)
 
     @property
     def accuracies(self) -> Spread | None:
+        """How the accuracies are spread; None for a regression."""
         return None if self.accuracy is None else spread(self.accuracy)
 
     def to_json(self) -> str:
@@ -79,6 +113,12 @@ class Scores:
         accuracies = self.accuracies
         record = {"loss": self.losses.record(), "accuracy": None if accuracies is None else accuracies.record()}
         return json.dumps(record, allow_nan=False)
+
+    def _shown(self) -> Table:
+        rows = [SPREAD_HEADER, self.losses.row("loss")]
+        if (accuracies := self.accuracies) is not None:
+            rows.append(accuracies.row("accuracy"))
+        return Table(f"Scores of {len(self.loss):,} networks", rows)
 
 
 def scores(
@@ -88,8 +128,30 @@ def scores(
     noise: float | None = None,
     *,
     device: str | torch.device | None = None,
+    progress: Progress | None = None,
 ) -> Scores:
-    """Evaluate every network alone: classes, or values with the standard deviation `noise` of their likelihood."""
+    """Evaluate every network of a population alone.
+
+    Args:
+        population: A `Population`, tensors [n, ...] by name, or a list of states, modules or solutions.
+        model: What the networks are states of; it is not changed.
+        data: Classes, or values of a regression, in evaluation mode of the model.
+        noise: The standard deviation of the targets of a regression.
+        device: Where to work; by default where the population is.
+        progress: Hears of the examples.
+
+    Returns:
+        The loss and the accuracy of each.
+
+    Raises:
+        StateError: If the networks are none of this model, or there are none.
+        DataError: If the targets do not belong to the outputs.
+
+    Example:
+        >>> scores = coset.scores(population, model, digits.test)
+        >>> scores.accuracies.mean > 0.3
+        True
+    """
     population = states_of(population)
     where = resolve(device, population)
     split = as_split(data)
@@ -97,7 +159,7 @@ def scores(
     likelihood.check_noise(noise)
     losses: list[Tensor] = []
     hits: list[Tensor] = []
-    for examples, outputs in predictions(population, model, split.inputs, likelihood, where):
+    for examples, outputs in predictions(population, model, split.inputs, likelihood, where, progress):
         likelihood.check(outputs[0], targets)
         part = likelihood.log_prob(outputs, targets[examples], noise)
         losses.append(-part.flatten(1).sum(1, dtype=torch.float64))

@@ -11,8 +11,10 @@ from torch import Tensor
 from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError, StateError
+from coset.core.progress import Event, Progress
+from coset.core.show import Shown, Table
 from coset.core.state import State, StateLike, as_state, check, members
-from coset.populations.nearest import trained
+from coset.populations.nearest_networks import trained
 from coset.populations.population import PopulationLike, states_of
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical import canonicalize
@@ -20,16 +22,28 @@ from coset.weightspace.canonical import canonicalize
 PROJECTIONS = 256
 
 
-@dataclass(frozen=True)
-class Sliced:
-    """distance: in units of weights. error: its standard error, from drawing finitely many projections.
+@dataclass(frozen=True, repr=False)
+class SlicedDistance(Shown):
+    """How far two populations are from each other, as `coset.sliced_wasserstein` measures it.
 
     Two samples of one distribution are not at distance zero, so compare it with that of two such samples.
+
+    Args:
+        distance: In units of weights.
+        error: Its standard error, from drawing finitely many projections.
+        projections: How many there were.
+
+    Example:
+        >>> coset.sliced_wasserstein(population[:4], population[4:], sym).projections
+        256
     """
 
     distance: float
     error: float
     projections: int
+
+    def _shown(self) -> Table:
+        return Table(f"Sliced distance {self.distance:.6g} +- {self.error:.2g}, by {self.projections} projections")
 
 
 def sliced_wasserstein(
@@ -41,15 +55,36 @@ def sliced_wasserstein(
     *,
     seed: int = 0,
     device: str | torch.device | None = None,
-) -> Sliced:
-    """SW(a, b)^2 = E_u W_2(<u, c(a)>, <u, c(b)>)^2 with u uniform on the sphere (Rabin et al. 2011).
+    progress: Progress | None = None,
+) -> SlicedDistance:
+    """The sliced Wasserstein distance of two populations, modulo symmetry.
+
+    SW(a, b)^2 = E_u W_2(<u, c(a)>, <u, c(b)>)^2 with u uniform on the sphere (Rabin et al. 2011).
 
     c is the canonical form with units in the order of `reference`, one state, by default the first network of `b`:
     equivalent networks have the same, so the distance does not change if any network is replaced by one of those. All
     trained weights count, as they are.
 
-    a, b
-        populations, of any sizes
+    Args:
+        a: A `Population`, tensors [n, ...] by name, or a list of states, modules or solutions.
+        b: Another, of any size.
+        sym: The symmetry of the networks.
+        reference: The network in whose order units are brought; by default the first of `b`.
+        projections: How many directions u to draw.
+        seed: Of the directions.
+        device: Where to work; by default where `b` is.
+        progress: Hears of both canonical forms and of the projections.
+
+    Returns:
+        The distance with its standard error.
+
+    Raises:
+        StateError: If a population is empty, or has other tensors than the other.
+
+    Example:
+        >>> far = coset.sliced_wasserstein(population[:4], population[4:], sym)
+        >>> far.distance > 0
+        True
     """
     a, b = states_of(a), states_of(b)
     if states.size(a) == 0 or states.size(b) == 0:
@@ -59,7 +94,11 @@ def sliced_wasserstein(
     check(members(a, slice(1)), like=members(b, slice(1)), where="the first population")
     where = resolve(device, b)
     first = {name: x[0] for name, x in b.items()} if reference is None else as_state(reference)
-    x, y = (_coordinates(one, sym, states.to(first, where), where) for one in (a, b))
+    tell = progress or (lambda event: None)
+    x = _coordinates(a, sym, states.to(first, where), where)
+    tell(Event(1, 3, "stage", "canonical form of the first population"))
+    y = _coordinates(b, sym, states.to(first, where), where)
+    tell(Event(2, 3, "stage", "canonical form of the second population"))
     generator = torch.Generator().manual_seed(seed)
     u = torch.randn(x.shape[1], projections, generator=generator, dtype=x.dtype)
     u = (u / torch.linalg.vector_norm(u, dim=0)).to(where)
@@ -67,7 +106,8 @@ def sliced_wasserstein(
     mean = float(squares.mean())
     spread = float(squares.std()) / math.sqrt(projections) if projections > 1 else math.inf
     distance = math.sqrt(mean)
-    return Sliced(distance, spread / (2 * distance) if distance else 0.0, projections)
+    tell(Event(3, 3, "stage", "projections"))
+    return SlicedDistance(distance, spread / (2 * distance) if distance else 0.0, projections)
 
 
 def squared_distances(x: Tensor, y: Tensor) -> Tensor:
@@ -81,11 +121,11 @@ def squared_distances(x: Tensor, y: Tensor) -> Tensor:
     widths = levels.diff().to(x) / (n * m)
     low = levels[:-1]
     at = x.sort(0).values[(low // m).to(x.device)] - y.sort(0).values[(low // n).to(x.device)]
-    found: Tensor = widths @ at.square()
-    return found
+    squares: Tensor = widths @ at.square()
+    return squares
 
 
 def _coordinates(population: State, sym: Symmetry, reference: State, device: torch.device) -> Tensor:
     """[n, D] float64 of canonical forms."""
-    found = canonicalize(states.to(population, device), sym, reference).state
-    return torch.cat([found[name].double().flatten(1) for name in trained(found, sym)], 1)
+    canonical = canonicalize(states.to(population, device), sym, reference).state
+    return torch.cat([canonical[name].double().flatten(1) for name in trained(canonical, sym)], 1)

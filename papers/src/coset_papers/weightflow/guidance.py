@@ -7,7 +7,7 @@ from functools import partial
 from typing import get_args
 
 from coset.data import DataSet, Split
-from coset.flow.guidance import Scale
+from coset.flow.guidance import GuidanceScale
 from coset_papers.outcome import Claim, Outcome, noted_once
 from coset_papers.settings import Settings
 from coset_papers.weightflow.descent import FROM_SAMPLES, STARTS, UNTRAINED, best_of, seen_at
@@ -44,7 +44,7 @@ def turned(images: DataSet) -> DataSet:
 def _claims(scale: str, sizes: Sizes, guided: list[Row], descents: list[Row]) -> list[Claim]:
     where = f"{title(sizes.subject)} flow on {_other(sizes)}"
     unguided = next(row["accuracy"] for row in guided if row["strength"] == 0.0)
-    best, plain = (best_guided(guided, each) for each in get_args(Scale))
+    best, plain = (best_guided(guided, each) for each in get_args(GuidanceScale))
     top = max(best.values(), key=lambda row: row["accuracy"])
     steep = {count: seen_at(best_of(descents, UNTRAINED, count), count) for count in best}
     first = min(best)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset.core import state as states
 from coset.populations.novelty import Novelty
-from coset.populations.predictions import predictions
+from coset.populations.population_outputs import predictions
 from coset.solutions.likelihood import likelihood_of
 from coset_papers.settings import Settings
 from coset_papers.weightflow.study import Recipe, Subject, compared, drawn, measured

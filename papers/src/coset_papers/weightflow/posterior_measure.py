@@ -12,7 +12,7 @@ from torch import Tensor
 from coset.core.state import State
 from coset.flow.flow import Flow
 from coset.flow.importance import importance, log_likelihood, log_posterior, quotient_log_prior
-from coset.populations.predictions import predictions
+from coset.populations.population_outputs import predictions
 from coset.solutions.likelihood import Regression
 from coset_papers.settings import Settings
 from coset_papers.weightflow.posterior_problem import Problem

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from coset import Flow, Guidance, StateError
 from coset.data import DataSet
-from coset.flow.guidance import Place, Scale
+from coset.flow.guidance import GuidancePlace, GuidanceScale
 from coset.populations.scores import scores
 from coset_papers.settings import Settings
 from coset_papers.weightflow.descent import FROM_SAMPLES, STARTS, descend
@@ -19,7 +19,7 @@ from coset_papers.weightflow.networks import Steering
 from coset_papers.weightflow.study import Recipe, Subject
 
 Row = dict[str, Any]
-PLACES: tuple[Place, ...] = ("state", "endpoint")
+PLACES: tuple[GuidancePlace, ...] = ("state", "endpoint")
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Steered:
         given, model = self.steering, self.subject.build().to(settings.device)
         flow, images = self._once(settings)
 
-        def row(count: int, at: Place, strength: float, scale: Scale = "velocity") -> Row:
+        def row(count: int, at: GuidancePlace, strength: float, scale: GuidanceScale = "velocity") -> Row:
             def compute() -> float | None:
                 wanted = Guidance(model, images().train, strength, given.examples, at, scale) if strength else None
                 try:
@@ -105,7 +105,7 @@ class Steered:
         return known | {"count": self.count, "steps": self.steps}
 
 
-def best_guided(rows: list[Row], scale: Scale = "velocity") -> dict[int, Row]:
+def best_guided(rows: list[Row], scale: GuidanceScale = "velocity") -> dict[int, Row]:
     """The guided row of the highest accuracy, by the number of gradients."""
     found = [row for row in rows if row["scale"] == scale and row["strength"] and row["accuracy"] is not None]
     counts = sorted({row["gradients"] for row in found})

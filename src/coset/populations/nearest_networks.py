@@ -13,7 +13,7 @@ from coset.assignment import solve_many
 from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import StateError
-from coset.core.progress import Counted
+from coset.core.progress import Event, Progress
 from coset.core.state import State, check, members
 from coset.populations.pair_barriers import align_pairs
 from coset.populations.population import PopulationLike, states_of
@@ -76,18 +76,18 @@ def unit_vectors(population: State, sym: Symmetry) -> UnitVectors:
 
 def trained(state: State, sym: Symmetry) -> list[str]:
     """The floating tensors that are no buffers, of tied names the first."""
-    found: dict[str, str] = {}
+    first: dict[str, str] = {}
     for name, x in state.items():
         if x.is_floating_point() and name not in sym.buffers:
-            found.setdefault(sym.tied.get(name, name), name)
-    return list(found.values())
+            first.setdefault(sym.tied.get(name, name), name)
+    return list(first.values())
 
 
-def _sorted(block: Block, kept: list[int], moving: list[int]) -> Tensor:
-    """[n, *kept, d] with the dimensions `moving` sorted together."""
-    still = [d for d in range(len(block.labels)) if d not in (*kept, *moving)]
-    x = block.values.permute(0, *(1 + d for d in (*kept, *still, *moving)))
-    lead = 1 + len(kept)
+def _sorted(block: Block, rows: list[int], moving: list[int]) -> Tensor:
+    """[n, *rows, d] with the dimensions `moving` sorted together."""
+    still = [d for d in range(len(block.labels)) if d not in (*rows, *moving)]
+    x = block.values.permute(0, *(1 + d for d in (*rows, *still, *moving)))
+    lead = 1 + len(rows)
     if moving:
         x = x.flatten(lead + len(still)).sort(-1).values
     return x.unsqueeze(-1).flatten(lead)
@@ -101,7 +101,7 @@ CANDIDATES = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Nearest:
+class NearestNetworks:
     """distance: [n] float64; index: [n], which network that is; exact: no element and no network gives less.
 
     Otherwise the distance is an upper bound, from alignment to the most promising networks.
@@ -120,8 +120,8 @@ def nearest(
     apart: Tensor | None = None,
     candidates: int = CANDIDATES,
     device: str | torch.device | None = None,
-    progress: Counted | None = None,
-) -> Nearest:
+    progress: Progress | None = None,
+) -> NearestNetworks:
     """For each of n networks the least |c(w) - g c(v)| over networks v of `training` and permutations g of units.
 
     c is the canonical form: positive factors such that weights into a unit have norm one (`coset.canonicalize`), so
@@ -134,7 +134,7 @@ def nearest(
     branch and bound only those are solved that can still win: reduced by the least cost of each row and then of each
     column, costs stay positive, so that what was taken off bounds the assignment from below. The result is exact up
     to the rounding of inner products. For deep networks `candidates` of those with the least such bound (see
-    `UnitVectors`) are aligned, as long as the bound is below what was found.
+    `UnitVectors`) are aligned, as long as the bound is below the least distance so far.
 
     apart: [n], the network of `training` that each is not compared with, -1 for none. progress hears how many networks
     of `training` were looked at.
@@ -145,16 +145,16 @@ def nearest(
         raise StateError("To find nearest networks takes some to start from and others to compare with.")
     check(members(queries, slice(1)), like=members(training, slice(1)), where="the samples")
     where = resolve(device, training)
-    given = {name: x.to(training[name].dtype) for name, x in queries.items()}
+    alike = {name: x.to(training[name].dtype) for name, x in queries.items()}
     # Canonical forms are sorted too, so that alignment takes the same way from equivalent networks.
-    own = _joined([part for _, part in _canonical(given, sym, where)])
+    own = _concat([part for _, part in _canonical(alike, sym, where)])
     vectors = unit_vectors(own, sym)
     search = _Search(own, training, sym, where, progress)
     excluded = torch.full((len(vectors.rest),), -1) if apart is None else apart
     if vectors.exact:
         index = _least(vectors, search, excluded.to(where))
         distance = search.distances(torch.arange(len(index)), index.cpu()).cpu()
-        return Nearest(distance, index.cpu(), not exact(sym, "sign"))
+        return NearestNetworks(distance, index.cpu(), not exact(sym, "sign"))
     return _screened(vectors, search, excluded.to(where), min(candidates, total))
 
 
@@ -162,7 +162,7 @@ class _Search:
     """Canonical networks, and those of a training set that are made canonical as they are needed."""
 
     def __init__(
-        self, own: State, training: State, sym: Symmetry, device: torch.device, progress: Counted | None
+        self, own: State, training: State, sym: Symmetry, device: torch.device, progress: Progress | None
     ) -> None:
         self.own, self.training, self.sym, self.device, self._progress = own, training, sym, device, progress
         self.names = trained(own, sym)
@@ -176,7 +176,8 @@ class _Search:
             for k in range(0, len(theirs.rest), step):
                 yield start + k, _Costs(mine, theirs.rows(slice(k, k + step)))
                 if self._progress is not None:
-                    self._progress(min(start + k + step, start + len(theirs.rest)), states.size(self.training))
+                    looked_at = min(start + k + step, start + len(theirs.rest))
+                    self._progress(Event(looked_at, states.size(self.training), "network"))
 
     def distances(self, i: Tensor, j: Tensor) -> Tensor:
         """|c(w_i) - g c(v_j)| for pairs of networks, with g by alignment; in float64."""
@@ -185,9 +186,9 @@ class _Search:
 
     def _distances(self, i: Tensor, j: Tensor) -> Tensor:
         a = members(self.own, i)
-        b = _joined([part for _, part in _canonical(members(self.training, j), self.sym, self.device)])
-        moved = self.sym.act(align_pairs(a, b, self.sym), b)
-        squares = [(a[name].double() - moved[name].double()).flatten(1).square().sum(1) for name in self.names]
+        b = _concat([part for _, part in _canonical(members(self.training, j), self.sym, self.device)])
+        aligned = self.sym.act(align_pairs(a, b, self.sym), b)
+        squares = [(a[name].double() - aligned[name].double()).flatten(1).square().sum(1) for name in self.names]
         return torch.stack(squares).sum(0).sqrt()
 
 
@@ -234,16 +235,16 @@ def _least(mine: UnitVectors, search: _Search, apart: Tensor) -> Tensor:
             i, j = (tried & (bound < best.unsqueeze(1))).nonzero(as_tuple=True)
             if len(i) == 0:
                 continue
-            found = torch.full_like(bound, torch.inf, dtype=torch.float64)
-            found[i, j] = costs.solve(i, j)
-            value, where = found.min(1)
+            sums = torch.full_like(bound, torch.inf, dtype=torch.float64)
+            sums[i, j] = costs.solve(i, j)
+            value, where = sums.min(1)
             index = torch.where(value < best, start + where, index)
             best = torch.minimum(value, best)
     return index
 
 
-def _screened(mine: UnitVectors, search: _Search, apart: Tensor, candidates: int) -> Nearest:
-    """The nearest found by alignment to the networks with the least bounds."""
+def _screened(mine: UnitVectors, search: _Search, apart: Tensor, candidates: int) -> NearestNetworks:
+    """The nearest by alignment to the networks with the least bounds."""
     # In place: a small tensor that is kept after each part would lie between large ones, and let memory fall to pieces.
     bounds = mine.rest.new_empty(len(mine.rest), states.size(search.training))
     for start, costs in search.parts(mine):
@@ -255,12 +256,12 @@ def _screened(mine: UnitVectors, search: _Search, apart: Tensor, candidates: int
         live, tried = torch.nonzero(bound[:, k : k + ROUND] < best.square().unsqueeze(1), as_tuple=True)
         if len(live) == 0:
             break
-        found = torch.full((len(bound), ROUND), torch.inf, dtype=torch.float64)
-        found[live, tried] = search.distances(live, order[live, k + tried]).cpu()
-        value, where = found.min(1)
+        distances = torch.full((len(bound), ROUND), torch.inf, dtype=torch.float64)
+        distances[live, tried] = search.distances(live, order[live, k + tried]).cpu()
+        value, where = distances.min(1)
         index = torch.where(value < best, order.gather(1, k + where.unsqueeze(1)).squeeze(1), index)
         best = torch.minimum(value, best)
-    return Nearest(best, index, False)
+    return NearestNetworks(best, index, False)
 
 
 def _without(bound: Tensor, apart: Tensor, start: int) -> Tensor:
@@ -276,5 +277,5 @@ def _canonical(population: State, sym: Symmetry, device: torch.device) -> Iterat
         yield k, canonicalize(states.to(members(population, slice(k, k + step)), device), sym).state
 
 
-def _joined(parts: list[State]) -> dict[str, Tensor]:
+def _concat(parts: list[State]) -> dict[str, Tensor]:
     return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

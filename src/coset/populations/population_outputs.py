@@ -1,8 +1,12 @@
-"""Many networks on the same inputs: their first layers are one matrix product, and convolutions are products, too."""
+"""What every network of a population says of the same inputs.
+
+The first layers of all networks are one matrix product, and convolutions are products, too.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,20 +14,25 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from coset.core.errors import ModelError
-from coset.core.functional import functional_call
-from coset.core.state import State
+from coset.core import state as states
+from coset.core.errors import ModelError, StateError
+from coset.core.functional import evaluating, functional_call
+from coset.core.progress import Event, Progress
+from coset.core.state import State, check, members
+from coset.solutions.likelihood import Likelihood
+from coset.solutions.outputs import together
+from coset.solutions.predictive import BATCH, require_numbers
 
-Pair = int | Sequence[int]
+Sizes2d = int | Sequence[int]
 
 
 def by_patches(
     input: Tensor,
     weight: Tensor,
     bias: Tensor | None = None,
-    stride: Pair = 1,
-    padding: Pair | str = 0,
-    dilation: Pair = 1,
+    stride: Sizes2d = 1,
+    padding: Sizes2d | str = 0,
+    dilation: Sizes2d = 1,
     groups: int = 1,
 ) -> Tensor:
     """`F.conv2d` on CUDA as W P, with the patches P [c k^2, m places] of inputs [m, c, height, width].
@@ -51,12 +60,12 @@ def multiplied(
     sizes = zip(padded.shape[2:], kernel, stride, dilation, strict=True)
     rows, columns = ((size - d * (k - 1) - 1) // step + 1 for size, k, step, d in sizes)
 
-    def seen(first: int, count: int, step: int) -> slice:
+    def places(first: int, count: int, step: int) -> slice:
         return slice(first, first + step * (count - 1) + 1, step)
 
     patches = torch.stack(
         [
-            padded[:, :, seen(i * dilation[0], rows, stride[0]), seen(j * dilation[1], columns, stride[1])]
+            padded[:, :, places(i * dilation[0], rows, stride[0]), places(j * dilation[1], columns, stride[1])]
             for i in range(kernel[0])
             for j in range(kernel[1])
         ],
@@ -68,7 +77,7 @@ def multiplied(
     return outputs.view(len(weight), len(input), rows, columns).transpose(0, 1)
 
 
-def _pair(x: Pair) -> tuple[int, int]:
+def _pair(x: Sizes2d) -> tuple[int, int]:
     return (x, x) if isinstance(x, int) else (x[0], x[-1])
 
 
@@ -109,8 +118,8 @@ def outputs_of_all(model: nn.Module, population: State, inputs: Tensor) -> Tenso
         return outputs
 
     with WeightsFirst():
-        found: Tensor = torch.vmap(one)(dict(population))
-    return found
+        outputs: Tensor = torch.vmap(one)(dict(population))
+    return outputs
 
 
 def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -119,3 +128,67 @@ def _linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     if bias is not None:
         outputs = outputs + bias.unsqueeze(-1).to(outputs.dtype)
     return outputs.mT.reshape(*input.shape[:-1], len(weight))
+
+
+# Outputs of the model that are in memory at once, over all networks; and how many times that elsewhere than on a CPU,
+# where networks that run one by one take as long for a few examples as for many: they get as many times the batch.
+ENTRIES, ELSEWHERE = 2**24, 4
+
+
+@torch.no_grad()
+def predictions(
+    population: State,
+    model: nn.Module,
+    inputs: Tensor,
+    likelihood: Likelihood,
+    device: torch.device,
+    progress: Progress | None = None,
+) -> Iterator[tuple[slice, Tensor]]:
+    """(examples, outputs [n, examples, ...]) of all n networks, the examples in their order.
+
+    So few examples at a time that there are about `ENTRIES` outputs, on a GPU `ELSEWHERE` times as many: what compares
+    networks needs all of them on one example, and what compares examples can be summed up. Networks run together by
+    `vmap` as far as that pays, one by one if it refuses the model. `progress` hears of the examples once their outputs
+    have been used.
+    """
+    n = states.size(check(population, where="the population"))
+    if n == 0:
+        raise StateError("A population needs at least one network, and this one is empty.")
+    with evaluating(model, device) as ready:
+        networks = states.untie(ready, states.to(population, device))
+        first = states.call(ready, _one(networks, 0), (inputs[:1].to(device),))
+        at_once = min(together(ready, device), n)
+        vectorized = at_once > 1 and _vectorizes(ready, members(networks, slice(2)), inputs[:2].to(device))
+        times = 1 if device.type == "cpu" else ELSEWHERE
+        most = BATCH if vectorized else times * BATCH
+        step = min(max(times * ENTRIES // (n * likelihood.read(first, model, 1).numel()), 1), most)
+        for start in range(0, len(inputs), step):
+            examples = slice(start, min(start + step, len(inputs)))
+            batch = inputs[examples].to(device)
+            if vectorized:
+                parts = [
+                    outputs_of_all(ready, members(networks, slice(k, k + at_once)), batch) for k in range(0, n, at_once)
+                ]
+            else:
+                parts = [states.call(ready, _one(networks, k), (batch,)).unsqueeze(0) for k in range(n)]
+            outputs = torch.cat(parts)
+            likelihood.read(outputs[0], model, len(batch))
+            require_numbers(outputs, model)
+            yield examples, outputs
+            if progress is not None:
+                progress(Event(examples.stop, len(inputs), "example"))
+
+
+def _one(population: State, k: int) -> dict[str, Tensor]:
+    return {name: x[k] for name, x in population.items()}
+
+
+def _vectorizes(model: nn.Module, population: State, batch: Tensor) -> bool:
+    """Whether `vmap` can run the model, and that without a loop of its own, of which it warns."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            return isinstance(outputs_of_all(model, population, batch), Tensor)
+    # Models may raise anything where values cannot be looked at. One by one, they say what is really wrong.
+    except Exception:
+        return False
