@@ -21,7 +21,7 @@ from bench import process
 from bench.curve_layers import CurveNet
 from bench.hardware import copy_speed, default_device, device_name, now, prepare, product_speed
 from bench.measurement import Measurement, machine
-from coset import MAP, PGD, Adversarial, Connect, Epoch, Method, find_curve, fit, zoo
+from coset import MAP, PGD, Adversarial, Connect, Epoch, Method, find_curve, fit, on_epoch, zoo
 from coset.core import state
 from coset.data import Split
 from coset.training import capture
@@ -146,9 +146,9 @@ def by_coset(model: nn.Module, split: Split, task: CurveTask) -> float:
     if task.curve:
         settings = Connect("sgd", RATE, MOMENTUM, EPOCHS, BATCH, weight_decay=DECAY, attack=task.attack)
         first, last = (state.of(fresh(model)) for _ in range(2))
-        find_curve(first, last, model, split, align=False, settings=settings, device=device, progress=note)
+        find_curve(first, last, model, split, align=False, method=settings, device=device, progress=on_epoch(note))
     else:
-        fit(model, split, _training(task.attack), device=device, progress=note)
+        fit(model, split, _training(task.attack), device=device, progress=on_epoch(note))
     return min(end - start for start, end in pairwise(ends))
 
 

@@ -16,7 +16,7 @@ import torch
 import typer
 from torch import Tensor, nn
 
-from coset import Architecture, Collect, Flow, Matching, Population, collect, data
+from coset import Architecture, Collect, Flow, Matching, Population, collect, data, on_epoch
 from coset.core.progress import Epoch
 from coset.data import Split
 from coset.populations.scores import scores
@@ -51,7 +51,7 @@ def row(collection: Collect, networks: int, epochs: int) -> str:
     epochs_of_flow: list[Epoch] = []
     flow = Flow(subject.sym, architecture=Architecture(width=128, depth=4))
     settings = Matching(epochs, BATCH, warm_up=50, average=0.99, level=True, unseen=UNSEEN)
-    flow.fit(train_networks(networks, 0), settings, model=model, data=train, progress=epochs_of_flow.append)
+    flow.fit(train_networks(networks, 0), settings, model=model, data=train, progress=on_epoch(epochs_of_flow.append))
     samples = flow.sample(SAMPLES, generator=torch.Generator().manual_seed(0)).states
     means = [
         "-" if accuracies is None else f"{accuracies.mean:.4f}"

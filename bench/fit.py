@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from bench import process
 from bench.hardware import default_device, device_name, wait
 from bench.measurement import Measurement, installed, machine
-from coset import VI, Epoch, fit, zoo
+from coset import VI, Epoch, fit, on_epoch, zoo
 from coset.data import Split
 from coset.training.initialise import fresh
 
@@ -130,7 +130,7 @@ def by_coset(model: nn.Module, split: Split, case: TrainingCase) -> float:
         if epoch.replica == 0:
             seconds.append(epoch.seconds)
 
-    fit(model, split, case.settings, replicas=case.replicas, device=split.inputs.device, progress=note)
+    fit(model, split, case.settings, replicas=case.replicas, device=split.inputs.device, progress=on_epoch(note))
     return statistics.median_high(seconds[1:])
 
 

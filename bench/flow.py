@@ -18,7 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from bench import process
 from bench.hardware import default_device, device_name, now, prepare, product_speed
 from bench.measurement import Measurement, machine
-from coset import Architecture, Epoch, Flow, Matching, Population, normal_starts, symmetry, zoo
+from coset import Architecture, Epoch, Flow, Matching, Population, normal_starts, on_epoch, symmetry, zoo
 from coset.data import Split
 from coset.weightspace.embedding import Conditioning
 from coset.weightspace.unit_transformer import TransformerBlock
@@ -119,7 +119,7 @@ def by_coset(population: Population, case: FlowCase, device: torch.device, whole
     if whole:
         inputs, targets = torch.randn(EXAMPLES, INPUTS), torch.randint(CLASSES, (EXAMPLES,))
         task = {"model": zoo.build(MODEL), "data": Split(inputs, targets)}
-    flow.fit(population, matching, device=device, progress=note, **task)
+    flow.fit(population, matching, device=device, progress=on_epoch(note), **task)
     generator = torch.Generator(device).manual_seed(0)
     seconds = _repeated(lambda: flow.sample(case.samples, SOLVER_STEPS, generator=generator), device)
     return _fastest_epoch(ends) / case.steps, seconds / case.samples

@@ -82,7 +82,7 @@ def ours(train: data.Split, grid: Tensor, options: Chains) -> tuple[dict[str, An
             divergences[epoch.copy] = epoch.more["divergences"]
 
     start = time.perf_counter()
-    (q,) = coset.fit(make(), train, method, device=options.device, progress=see)
+    (q,) = coset.fit(make(), train, method, device=options.device, progress=coset.on_epoch(see))
     seconds = time.perf_counter() - start
     assert isinstance(q, coset.Ensemble)
     outputs = predictions(q.to("cpu").population, grid, options.chains)

@@ -58,7 +58,9 @@ def trained(
         if epoch.epoch % 10 == 0 or epoch.epoch == epoch.epochs:
             print(f"replica {epoch.replica} epoch {epoch.epoch}: {epoch.loss:.4f} {epoch.accuracy:.4f}", flush=True)
 
-    return model, coset.fit(model, split, method, replicas=replicas, seed=0, device=device, progress=say)
+    return model, coset.fit(
+        model, split, method, replicas=replicas, seed=0, device=device, progress=coset.on_epoch(say)
+    )
 
 
 def mnist(device: str, epochs: int | None) -> dict[str, Any]:

@@ -54,6 +54,7 @@ from coset.core.progress import (
     Epoch as Epoch,
     Event as Event,
     Progress as Progress,
+    on_epoch as on_epoch,
 )
 from coset.core.state import (
     State as State,
@@ -72,8 +73,8 @@ from coset.flow.matching import Matching as Matching
 from coset.inference.adversarial import Adversarial as Adversarial
 from coset.inference.deep_ensemble import DeepEnsemble as DeepEnsemble
 from coset.inference.diagnostics import (
-    Diagnosis as Diagnosis,
-    diagnose as diagnose,
+    Convergence as Convergence,
+    convergence as convergence,
     ess as ess,
     r_hat as r_hat,
 )

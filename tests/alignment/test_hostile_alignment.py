@@ -298,7 +298,16 @@ def test_resuming_changes_nothing(tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        coset.fit(model, examples(), method, replicas=2, seed=3, out=tmp_path, progress=stop)
+        coset.fit(
+            model,
+            examples(),
+            method,
+            replicas=2,
+            seed=3,
+            out=tmp_path,
+            progress=coset.on_epoch(stop),
+            checkpoint_seconds=0,
+        )
     again = coset.fit(model, examples(), method, replicas=2, seed=3, out=tmp_path)
     for x, y in zip(whole, again, strict=True):
         assert all(torch.equal(x.mean[name], y.mean[name]) for name in x.mean)

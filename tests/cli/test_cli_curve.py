@@ -115,7 +115,7 @@ def test_the_curve_is_that_of_the_library(run: Run, folder: Path, pair: list[cos
     found = report(find(run, *words, "--set", "weight_decay=0.001", "--seed", 3, "--json"))
     model, digits = zoo.build(NET), data.load("digits")
     settings = coset.Connect(epochs=2, rate=0.05, batch_size=100, bends=2, curve="chain", weight_decay=0.001)
-    ours = coset.find_curve(*pair, model, digits.train, settings=settings, seed=3)
+    ours = coset.find_curve(*pair, model, digits.train, method=settings, seed=3)
     theirs = coset.load_curve(folder / CURVE)
     assert isinstance(theirs, coset.Chain) and same(theirs, ours)
     numbers(found["curve"], coset.barrier(ours, model, digits.test, 5))
@@ -137,7 +137,7 @@ def test_alignment_is_as_asked(run: Run, folder: Path, pair: list[coset.Dirac]) 
     moved = report(find(run, "--epochs", 1, "--points", 2, "--align", "weights", "--json", out="weights"))
     assert moved["align"] == "weights"
     model, digits = zoo.build(NET), data.load("digits")
-    ours = coset.find_curve(*pair, model, digits.train, align="weights", settings=coset.Connect(epochs=1))
+    ours = coset.find_curve(*pair, model, digits.train, align="weights", method=coset.Connect(epochs=1))
     assert same(coset.load_curve(folder / "weights/curve.safetensors"), ours)
     assert still["ends"] == moved["ends"]
 
@@ -161,7 +161,7 @@ def test_a_table_and_a_page(run: Run, folder: Path, pair: list[coset.Dirac]) -> 
 def test_a_stopped_search_goes_on(
     run: Run, folder: Path, pair: list[coset.Dirac], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ("--epochs", 3, "--points", 3)
+    words = ("--epochs", 3, "--points", 3, "--checkpoint-seconds", 0)
     whole = report(find(run, *words, "--json", out="whole"))
     log = coset.training.folder.RowFolder.log
 
@@ -195,7 +195,7 @@ def test_pam(run: Run, folder: Path, pair: list[coset.Dirac]) -> None:
     assert (found["pam"]["epochs"], found["pam"]["samples"], found["epochs"]) == (2, 4, 4)
     model, digits = zoo.build(NET), data.load("digits")
     pam, settings = coset.PAM(epochs=2, samples=4), coset.Connect(epochs=2)
-    ours = coset.find_curve(*pair, model, digits.train, align=False, pam=pam, settings=settings)
+    ours = coset.find_curve(*pair, model, digits.train, align=False, pam=pam, method=settings)
     assert same(coset.load_curve(folder / CURVE), ours)
     assert f"objective of PAM: {objectives[0]:.4f}, {objectives[1]:.4f}" in find(run, *words).stdout
 
@@ -217,7 +217,7 @@ def test_robust(run: Run, folder: Path, pair: list[coset.Dirac]) -> None:
     found = report(find(run, *words, "--json"))
     model, digits = zoo.build(NET), data.load("digits")
     attack = coset.PGD.of(digits, steps=2)
-    ours = coset.find_curve(*pair, model, digits.train, align=False, settings=coset.Connect(epochs=1, attack=attack))
+    ours = coset.find_curve(*pair, model, digits.train, align=False, method=coset.Connect(epochs=1, attack=attack))
     assert same(coset.load_curve(folder / CURVE), ours)
     numbers(found["robust"]["curve"], coset.barrier(ours, model, digits.test, 3, attack=attack))
     line = coset.geodesic(*pair)

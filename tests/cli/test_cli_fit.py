@@ -191,7 +191,7 @@ def test_nothing_is_left_of_a_refused_run(run: Run, folder: Path, waves: DataSet
 
 
 def test_a_stopped_run_goes_on(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    words = ("--set", "epochs=3", "--replicas", 2)
+    words = ("--set", "epochs=3", "--replicas", 2, "--checkpoint-seconds", 0)
     whole = report(run("fit", "--model", NET, "--data", "digits", "--method", "vi", "--out", "whole", *words, "--json"))
     log = coset.training.folder.RowFolder.log
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from typer.testing import Result
 
 import coset
-from coset import Architecture, Epoch, data, zoo
+from coset import Architecture, data, zoo
 from coset.cli.flow_parts import Parts
 from coset.cli.flow_sample import asked
 from coset.cli.flow_watch import Watch, watching
@@ -234,14 +234,14 @@ def test_a_stopped_fit_goes_on(run: Run, folder: Path, nets: coset.Population, m
             raise KeyboardInterrupt
         log(self, line)
 
-    words = ("--epochs", 3, "--work", "work", "--checkpoint-every", 1)
+    words = ("--epochs", 3, "--work", "work", "--checkpoint-seconds", 0)
     with monkeypatch.context() as patch:
         patch.setattr("coset.training.folder.RowFolder.log", stopped)
         result = fit(run, *words)
     assert result.exit_code == 130 and not (folder / FLOW).exists()
     assert "stopped: the same command goes on in --work" in result.stderr
     result = fit(run, *words)
-    assert "epoch 3 of 3, step 1 of 1, resumed" in result.stderr
+    assert "epoch 3 of 3, resumed" in result.stderr
     again = coset.Flow.load(folder / FLOW).sample(2, 2, generator=torch.Generator().manual_seed(0)).states
     assert same(whole, again)
     refuses(fit(run, *words, "--rate", 1), "work", "another rate")
@@ -262,12 +262,12 @@ def test_steps_of_long_epochs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[tuple[str, float]] = []
     said: list[str] = []
     watch = Watch(2, 3, lambda text, done: shown.append((text, done)), said.append)
-    watch.on_step(2, 24)
-    watch.on_step(3, 24)  # too soon to be seen
+    watch(coset.Event(2, 24, "step"))
+    watch(coset.Event(3, 24, "step"))  # too soon to be seen
     monkeypatch.setattr("coset.cli.flow_watch.MOMENT", 0.0)
-    watch.on_step(3, 24)
-    watch(coset.Epoch(0, 1, 3, 0.5, None, 1.0))
-    watch.on_step(18, 24)
+    watch(coset.Event(3, 24, "step"))
+    watch(coset.Event(1, 3, "epoch", epoch=coset.Epoch(0, 1, 3, 0.5, None, 1.0)))
+    watch(coset.Event(18, 24, "step"))
     assert said == ["part 1 of 2, epoch 1 of 3, step 2 of 4, resumed"]
     assert shown == [
         ("part 1 of 2, epoch 1 of 3, step 2 of 4", 0.5),
@@ -393,7 +393,7 @@ def test_a_bar_counts_the_epochs_of_all_parts(monkeypatch: pytest.MonkeyPatch) -
         "coset.cli.runs.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
     )
     with watching(2, 4, "training", None, quiet=False) as watch:
-        watch(Epoch(1, 3, 4, 0.5, None, 0.1))
+        watch(coset.Event(3, 4, "epoch", epoch=coset.Epoch(1, 3, 4, 0.5, None, 0.1)))
     assert "part 2 of 2, epoch 3 of 4, resumed" in screen.getvalue()
     assert "loss 0.5000" in screen.getvalue() and " 88%" in screen.getvalue()  # seven of eight
 

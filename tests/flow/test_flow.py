@@ -111,7 +111,7 @@ def test_errors_of_outputs_are_counted_where_there_are_data() -> None:
         flow = Flow(SYM, "euclidean", architecture=SMALL)
         seen: list[Epoch] = []
         given = {"model": MODEL, "data": split} if counted else {}
-        flow.fit(trained(64), QUICK, progress=seen.append, **given)  # type: ignore[arg-type]
+        flow.fit(trained(64), QUICK, progress=coset.on_epoch(seen.append), **given)  # type: ignore[arg-type]
         losses[counted] = seen[0].loss
     assert losses[True] > losses[False]
     with pytest.raises(CosetError, match="need both, a model and data"):
@@ -189,8 +189,10 @@ def test_a_flow_that_was_stopped_after_every_epoch_comes_out_the_same(tmp_path: 
     flow = Flow(SYM, "geometric", coupling, architecture=SMALL)  # type: ignore[arg-type]
     for after in (1, 2, 3):
         with pytest.raises(_KilledError):
-            flow.fit(trained(64), settings, out=tmp_path, progress=_killing(after), checkpoint_every=1)
-    flow.fit(trained(64), settings, out=tmp_path, checkpoint_every=1)
+            flow.fit(
+                trained(64), settings, out=tmp_path, progress=coset.on_epoch(_killing(after)), checkpoint_seconds=0
+            )
+    flow.fit(trained(64), settings, out=tmp_path, checkpoint_seconds=0)
     one, two = (f.sample(3, 3, generator=_seeded(0)).states for f in (plain, flow))
     assert all(torch.equal(one[name], two[name]) for name in one)
     with pytest.raises(CosetError, match="holds a run with another rate"):

@@ -156,7 +156,15 @@ def test_a_folder_belongs_to_its_data(tmp_path: Path) -> None:
         raise StoppedError
 
     with pytest.raises(StoppedError):
-        flow.fit(drawn(model), QUICK, model=model, data=split, out=tmp_path, progress=stop, checkpoint_every=1)
+        flow.fit(
+            drawn(model),
+            QUICK,
+            model=model,
+            data=split,
+            out=tmp_path,
+            progress=coset.on_epoch(stop),
+            checkpoint_seconds=0,
+        )
     other = replace(split, inputs=split.inputs + 1)
     with pytest.raises(CosetError, match="another outputs"):
         flow.fit(drawn(model), QUICK, model=model, data=other, out=tmp_path)

@@ -14,7 +14,6 @@ import coset
 from coset import Architecture, Flow, Matching, zoo
 from coset.core import state as states
 from coset.populations.population import Population
-from coset.training import loop as drive
 from coset.training.folder import RowFolder
 
 SETTINGS = Matching(epochs=3, batch_size=16, rate=1e-3, warm_up=2, noise=0.01, level=True, unseen=4)
@@ -35,7 +34,11 @@ def test_the_same_after_every_step(tmp_path: Path, coupling: str, monkeypatch: p
     """Three steps in an epoch for each of two widths, each of which is the last of some call."""
     (sym, own), wide = known("mlp:3-4-2"), known("mlp:3-6-2")
     given: dict[str, Any] = {"more": [wide]}
-    steps: list[tuple[int, int]] = []
+    steps: list[tuple[int, int | None]] = []
+
+    def listen(event: coset.Event) -> None:
+        if event.unit == "step":
+            steps.append((event.done, event.total))
 
     def flow() -> Flow:
         return Flow(sym, "geometric", coupling, architecture=Architecture(width=16, depth=1, heads=2))  # type: ignore[arg-type]
@@ -43,9 +46,8 @@ def test_the_same_after_every_step(tmp_path: Path, coupling: str, monkeypatch: p
     def sampled(made: Flow) -> dict[str, Tensor]:
         return made.sample(3, 3, generator=torch.Generator().manual_seed(1)).states
 
-    whole = flow().fit(own, SETTINGS, on_step=lambda *done: steps.append(done), **given)
+    whole = flow().fit(own, SETTINGS, progress=listen, **given)
     assert steps == [(k, 18) for k in range(1, 19)]
-    monkeypatch.setattr(drive, "MOST", 0.0)
     checkpoint = RowFolder.checkpoint
 
     def killed(self: RowFolder, content: dict[str, Any]) -> None:
@@ -59,7 +61,7 @@ def test_the_same_after_every_step(tmp_path: Path, coupling: str, monkeypatch: p
         while True:
             calls += 1
             try:
-                made = flow().fit(own, SETTINGS, out=tmp_path, on_step=lambda *done: steps.append(done), **given)
+                made = flow().fit(own, SETTINGS, out=tmp_path, checkpoint_seconds=0, progress=listen, **given)
                 break
             except _KilledError:
                 assert calls < 40
@@ -73,7 +75,6 @@ def test_the_same_after_every_step(tmp_path: Path, coupling: str, monkeypatch: p
 
 def test_seconds_of_a_stopped_epoch_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sym, own = known("mlp:3-4-2")
-    monkeypatch.setattr(drive, "MOST", 0.0)
     checkpoint = RowFolder.checkpoint
 
     def killed(self: RowFolder, content: dict[str, Any]) -> None:
@@ -83,8 +84,8 @@ def test_seconds_of_a_stopped_epoch_count(tmp_path: Path, monkeypatch: pytest.Mo
     flow = Flow(sym, architecture=Architecture(width=16, depth=1, heads=2))
     with monkeypatch.context() as patch, pytest.raises(_KilledError):
         patch.setattr(RowFolder, "checkpoint", killed)
-        flow.fit(own, SETTINGS, out=tmp_path)
-    flow.fit(own, SETTINGS, out=tmp_path)
+        flow.fit(own, SETTINGS, out=tmp_path, checkpoint_seconds=0)
+    flow.fit(own, SETTINGS, out=tmp_path, checkpoint_seconds=0)
     first, second, _ = (
         json.loads(line)["seconds"] for line in (tmp_path / "flow" / "metrics.jsonl").read_text().splitlines()
     )

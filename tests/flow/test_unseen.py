@@ -45,7 +45,9 @@ def test_the_error_is_that_of_the_velocity(tmp_path: Path) -> None:
     population, count = networks(80), 16
     told: list[Epoch] = []
     flow = Flow(SYM, "euclidean", architecture=SMALL)
-    flow.fit(population, Matching(epochs=3, batch_size=32, unseen=count), progress=told.append, out=tmp_path)
+    flow.fit(
+        population, Matching(epochs=3, batch_size=32, unseen=count), progress=coset.on_epoch(told.append), out=tmp_path
+    )
     fitted = flow.fitted
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     starts, ends = (fitted.encode(x)[64:][order] for x in (population.starts or {}, population.states))
@@ -64,14 +66,16 @@ def test_it_shows_that_few_networks_are_learned_by_heart() -> None:
     for n, epochs in ((528, 20), (48, 200)):
         told: list[Epoch] = []
         flow = Flow(SYM, "euclidean", architecture=SMALL)
-        flow.fit(networks(n), Matching(epochs=epochs, batch_size=32, unseen=16), progress=told.append)
+        flow.fit(networks(n), Matching(epochs=epochs, batch_size=32, unseen=16), progress=coset.on_epoch(told.append))
         ratios.append(told[-1].more["unseen"] / told[-1].loss)
     assert ratios[0] < 3 < 10 < ratios[1]
 
 
 def test_without_them_nothing_is_told() -> None:
     told: list[Epoch] = []
-    Flow(SYM, "euclidean", architecture=SMALL).fit(networks(32), Matching(epochs=1), progress=told.append)
+    Flow(SYM, "euclidean", architecture=SMALL).fit(
+        networks(32), Matching(epochs=1), progress=coset.on_epoch(told.append)
+    )
     assert told[0].more == {}
 
 

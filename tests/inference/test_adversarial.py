@@ -96,7 +96,7 @@ def test_stopped_and_resumed(net: nn.Module, tmp_path: Path) -> None:
 
     whole = coset.fit(net, squares(), method, replicas=2)
     with pytest.raises(KeyboardInterrupt):
-        coset.fit(net, squares(), method, replicas=2, out=tmp_path, progress=stop)
+        coset.fit(net, squares(), method, replicas=2, out=tmp_path, progress=coset.on_epoch(stop), checkpoint_seconds=0)
     resumed = coset.fit(net, squares(), method, replicas=2, out=tmp_path)
     for a, b in zip(whole, resumed, strict=True):
         assert isinstance(b, coset.Dirac) and all(torch.equal(x, b.mean[name]) for name, x in a.mean.items())
@@ -112,7 +112,7 @@ def test_it_withstands_attacks() -> None:
     seen: list[Epoch] = []
     (plain,) = coset.fit(net, digits.train, coset.MAP(rate=5e-3, epochs=15))
     method = coset.Adversarial(rate=5e-3, epochs=15, attack=attack)
-    (hard,) = coset.fit(net, digits.train, method, progress=seen.append)
+    (hard,) = coset.fit(net, digits.train, method, progress=coset.on_epoch(seen.append))
     clean, robust = ([coset.evaluate(q, net, digits.test, attack=a) for q in (plain, hard)] for a in (None, attack))
     assert clean[0].accuracy > 0.9 and clean[1].accuracy > 0.9  # type: ignore[operator]
     assert robust[1].accuracy > robust[0].accuracy + 0.2  # type: ignore[operator]

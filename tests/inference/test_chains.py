@@ -46,9 +46,16 @@ def stop(epoch: Epoch, left: int = 2) -> None:
 def test_stopped_and_resumed(split: Split, tmp_path: Path, method: Method, left: int) -> None:
     (whole,) = coset.fit(make(), split, method)
     with pytest.raises(KeyboardInterrupt):
-        coset.fit(make(), split, method, out=tmp_path, progress=lambda epoch: stop(epoch, left))
+        coset.fit(
+            make(),
+            split,
+            method,
+            out=tmp_path,
+            progress=coset.on_epoch(lambda epoch: stop(epoch, left)),
+            checkpoint_seconds=0,
+        )
     seen: list[Epoch] = []
-    (resumed,) = coset.fit(make(), split, method, out=tmp_path, progress=seen.append)
+    (resumed,) = coset.fit(make(), split, method, out=tmp_path, progress=coset.on_epoch(seen.append))
     assert seen[0].epoch == method.epochs - left + 1 and same(resumed, whole)
     (read,) = coset.fit(make(), split, method, out=tmp_path)
     assert same(read, whole) and read.noise == pytest.approx(0.3)
@@ -76,7 +83,7 @@ def test_fewer_replicas_than_were_begun(split: Split, tmp_path: Path) -> None:
     """A checkpoint is of all networks that were trained together, so all of them go on."""
     method = METHODS[0]
     with pytest.raises(KeyboardInterrupt):
-        coset.fit(make(), split, method, replicas=2, out=tmp_path, progress=stop)
+        coset.fit(make(), split, method, replicas=2, out=tmp_path, progress=coset.on_epoch(stop), checkpoint_seconds=0)
     (first,) = coset.fit(make(), split, method, out=tmp_path)
     whole = coset.fit(make(), split, method, replicas=2)
     assert same(first, whole[0])
@@ -87,7 +94,7 @@ def test_killed_while_solutions_are_written(split: Split, tmp_path: Path) -> Non
     """The last chain is there, the first and the checkpoint are as before."""
     method = METHODS[0]
     with pytest.raises(KeyboardInterrupt):
-        coset.fit(make(), split, method, out=tmp_path, progress=stop)
+        coset.fit(make(), split, method, out=tmp_path, progress=coset.on_epoch(stop), checkpoint_seconds=0)
     (whole,) = coset.fit(make(), split, method)
     half = {name: x[len(whole) // 2 :] for name, x in whole.population.items()}
     coset.Ensemble(half, noise=whole.noise).save(tmp_path / "replica-0/copy-1/solution.safetensors")

@@ -21,7 +21,9 @@ def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
 
 def test_members_and_folder(tmp_path: Path) -> None:
     split, seen = clusters(), list[Epoch]()
-    found = coset.fit(mlp(), split, coset.DeepEnsemble(3, QUICK), replicas=2, out=tmp_path, progress=seen.append)
+    found = coset.fit(
+        mlp(), split, coset.DeepEnsemble(3, QUICK), replicas=2, out=tmp_path, progress=coset.on_epoch(seen.append)
+    )
     assert {(e.replica, e.copy) for e in seen} == {(r, c) for r in range(2) for c in range(3)}
     files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     each = {
@@ -57,7 +59,7 @@ def test_stopped_and_resumed(batched: bool, tmp_path: Path) -> None:
 
     (whole,) = coset.fit(net, split, method)
     with pytest.raises(KeyboardInterrupt):
-        coset.fit(net, split, method, out=tmp_path, progress=stop)
+        coset.fit(net, split, method, out=tmp_path, progress=coset.on_epoch(stop), checkpoint_seconds=0)
     assert (tmp_path / f"replica-0/copy-{0 if batched else 1}/checkpoint.pt").exists()
     (resumed,) = coset.fit(net, split, method, out=tmp_path)
     assert equal(whole.pack()[1], resumed.pack()[1])

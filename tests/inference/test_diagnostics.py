@@ -143,7 +143,7 @@ def test_predictions_of_chains(noise: float | None) -> None:
     x = torch.randn(5, 2, generator=generator)
     outputs = torch.stack([torch.func.functional_call(net, state, (x,)) for state in members]).double()
     expected = (outputs if noise else outputs.softmax(-1)).view(3, 80, 5, 3)
-    found = coset.diagnose(coset.Ensemble(members, noise=noise), net, x, 3, batch_size=2)
+    found = coset.convergence(coset.Ensemble(members, noise=noise), net, x, 3, batch_size=2)
     # The two draws beside the median are as far from it, up to rounding, which decides their ranks.
     assert torch.allclose(found.r_hat, coset.r_hat(expected), rtol=2e-3)
     assert torch.allclose(found.ess, coset.ess(expected), rtol=1e-3)
@@ -161,7 +161,7 @@ def test_permuted_chains_predict_alike() -> None:
         state |= {"0.weight": state["0.weight"][order], "0.bias": state["0.bias"][order]}
         state["2.weight"] = state["2.weight"][:, order]
     q = coset.Ensemble(draws, noise=0.1)
-    assert coset.diagnose(q, net, torch.linspace(-1, 1, 7)[:, None], 2).r_hat.max() < 1.1
+    assert coset.convergence(q, net, torch.linspace(-1, 1, 7)[:, None], 2).r_hat.max() < 1.1
     assert coset.r_hat(q.population["0.weight"].view(2, 40, -1)).max() > 1.5
 
 
@@ -170,4 +170,4 @@ def test_chains_of_unequal_length() -> None:
     q = coset.Ensemble([dict(net.state_dict())] * 10, noise=0.1)
     for chains in (0, 3):
         with pytest.raises(CosetError, match=f"10 draws are not {chains} chains of equal length"):
-            coset.diagnose(q, net, torch.zeros(2, 1), chains)
+            coset.convergence(q, net, torch.zeros(2, 1), chains)

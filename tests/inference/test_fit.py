@@ -19,7 +19,6 @@ from coset.core import state as states
 from coset.core.checkpoint import load_state
 from coset.core.errors import CosetError, DataError, ModelError
 from coset.data import Split
-from coset.training import loop as drive
 from coset.training.folder import RowFolder
 
 QUICK = coset.MAP(epochs=4, batch_size=16, rate=0.01)
@@ -110,7 +109,7 @@ def test_weight_decay_is_the_priors(split: Split) -> None:
 
 def test_progress(split: Split) -> None:
     seen: list[Epoch] = []
-    coset.fit(make(), split, QUICK, replicas=2, progress=seen.append)
+    coset.fit(make(), split, QUICK, replicas=2, progress=coset.on_epoch(seen.append))
     assert [(e.replica, e.epoch, e.epochs) for e in seen] == [(r, k, 4) for r in (0, 1) for k in range(1, 5)]
     assert seen[3].loss < seen[0].loss and all(0 <= e.accuracy <= 1 and e.seconds > 0 for e in seen)
 
@@ -184,7 +183,7 @@ def test_bad_settings(settings: dict[str, object], message: str) -> None:
 
 def test_bad_input(split: Split) -> None:
     net = make()
-    with pytest.raises(CosetError, match="replicas and checkpoint_every must be positive, not 0"):
+    with pytest.raises(CosetError, match="replicas must be positive, not 0"):
         coset.fit(net, split, QUICK, replicas=0)
     with pytest.raises(CosetError, match="seed must not be negative"):
         coset.fit(net, split, QUICK, seed=-1)
@@ -221,15 +220,15 @@ class TestFolder:
     def test_finished_replicas_are_not_trained_again(self, split: Split, tmp_path: Path) -> None:
         a = coset.fit(make(), split, QUICK, out=tmp_path)
         seen: list[Epoch] = []
-        b = coset.fit(make(), split, QUICK, replicas=2, out=tmp_path, progress=seen.append)
+        b = coset.fit(make(), split, QUICK, replicas=2, out=tmp_path, progress=coset.on_epoch(seen.append))
         assert same(a[0], b[0]) and {e.replica for e in seen} == {1}
         assert list(b[0].mean) == list(a[0].mean)
         assert same(b[1], coset.fit(make(), split, QUICK, replicas=2)[1])
 
-    @pytest.mark.parametrize("every", [1, 2])
+    @pytest.mark.parametrize("seconds", [0.0, 60.0])
     @pytest.mark.parametrize("optimizer", ["adam", "sgd"])
     def test_stopped_and_resumed_is_uninterrupted(
-        self, split: Split, tmp_path: Path, optimizer: str, every: int
+        self, split: Split, tmp_path: Path, optimizer: str, seconds: float
     ) -> None:
         method = coset.MAP(optimizer, epochs=6, batch_size=16)  # type: ignore[arg-type]
         (whole,) = coset.fit(make(), split, method)
@@ -239,31 +238,32 @@ class TestFolder:
                 raise KeyboardInterrupt
 
         with pytest.raises(KeyboardInterrupt):
-            coset.fit(make(), split, method, out=tmp_path, progress=stop, checkpoint_every=every)
+            coset.fit(make(), split, method, out=tmp_path, progress=coset.on_epoch(stop), checkpoint_seconds=seconds)
         seen: list[Epoch] = []
-        (resumed,) = coset.fit(make(), split, method, out=tmp_path, progress=seen.append, checkpoint_every=every)
+        (resumed,) = coset.fit(
+            make(), split, method, out=tmp_path, progress=coset.on_epoch(seen.append), checkpoint_seconds=seconds
+        )
         assert same(resumed, whole)
-        assert seen[0].epoch == (4 if every == 1 else 3)
+        assert seen[0].epoch == (4 if seconds == 0 else 1)
         lines = (tmp_path / "replica-0/metrics.jsonl").read_text().splitlines()
         assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3, 4, 5, 6]
 
-    def test_long_epochs_are_kept_sooner_than_asked(
-        self, split: Split, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_checkpoints_are_so_many_seconds_apart(self, split: Split, tmp_path: Path) -> None:
         def stop(epoch: Epoch) -> None:
             if epoch.epoch == 3:
                 raise KeyboardInterrupt
 
-        def seen_after(folder: Path) -> int:
+        def seen_after(folder: Path, seconds: float) -> int:
             with pytest.raises(KeyboardInterrupt):
-                coset.fit(make(), split, QUICK, out=folder, progress=stop, checkpoint_every=99)
+                coset.fit(make(), split, QUICK, out=folder, progress=coset.on_epoch(stop), checkpoint_seconds=seconds)
             seen: list[Epoch] = []
-            coset.fit(make(), split, QUICK, out=folder, progress=seen.append, checkpoint_every=99)
+            coset.fit(
+                make(), split, QUICK, out=folder, progress=coset.on_epoch(seen.append), checkpoint_seconds=seconds
+            )
             return seen[0].epoch
 
-        assert seen_after(tmp_path / "brief") == 1
-        monkeypatch.setattr(drive, "MOST", 0.0)
-        assert seen_after(tmp_path / "long") == 4
+        assert seen_after(tmp_path / "brief", 60.0) == 1
+        assert seen_after(tmp_path / "long", 0.0) == 4
 
     def test_other_settings_are_refused(self, split: Split, tmp_path: Path) -> None:
         coset.fit(make(), split, QUICK, out=tmp_path)
@@ -306,7 +306,8 @@ def run(out):
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(200, 4, generator=generator)
     net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 3))
-    return coset.fit(net, (x, (x[:, 0] > 0).long()), coset.MAP(epochs=60, batch_size=20), out=out)[0]
+    data = x, (x[:, 0] > 0).long()
+    return coset.fit(net, data, coset.MAP(epochs=60, batch_size=20), out=out, checkpoint_seconds=0)[0]
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -118,7 +118,7 @@ def test_the_posterior_of_a_linear_regression(mass: str, precision: str, tempera
         temperature=temperature, prior_variance=VARIANCE, noise=NOISE,
     )  # fmt: skip
     seen: list[Epoch] = []
-    (q,) = coset.fit(linear.net, linear.split, method, progress=seen.append)
+    (q,) = coset.fit(linear.net, linear.split, method, progress=coset.on_epoch(seen.append))
     assert isinstance(q, coset.Ensemble) and len(q) == 48 * 60 and q.noise == NOISE
     assert q.population["weight"].dtype == torch.float32
     x = draws(q, 48)
@@ -155,7 +155,7 @@ def test_acceptance_is_what_was_asked_for(target: float) -> None:
     targets = inputs.sum(1, keepdim=True) + NOISE * torch.randn(100, 1, generator=generator)
     method = coset.HMC(chains=4, draws=40, warm_up=120, steps=6, acceptance=target, jitter=0.0, noise=NOISE)
     seen: list[Epoch] = []
-    coset.fit(nn.Linear(30, 1), (inputs, targets), method, progress=seen.append)
+    coset.fit(nn.Linear(30, 1), (inputs, targets), method, progress=coset.on_epoch(seen.append))
     found = [epoch.more["acceptance"] for epoch in seen if epoch.epoch > 120]
     assert target - 0.05 < sum(found) / len(found) < target + 0.12
 
@@ -165,7 +165,7 @@ def test_a_lost_trajectory_is_counted_and_stays() -> None:
     linear = Linear()
     method = coset.HMC(chains=2, draws=5, warm_up=1, steps=50, prior_variance=1e-6, noise=1e-3)
     seen: list[Epoch] = []
-    (q,) = coset.fit(linear.net, linear.split, method, progress=seen.append)
+    (q,) = coset.fit(linear.net, linear.split, method, progress=coset.on_epoch(seen.append))
     assert seen[-1].more["divergences"] == 5 and seen[-1].more["acceptance"] == 0
     assert all(math.isfinite(epoch.loss) for epoch in seen)
     assert all(torch.equal(x, x[:1].expand_as(x)) for part in q.population.values() for x in part.split(5))
@@ -176,7 +176,7 @@ def test_convolutions_run_one_chain_after_the_other() -> None:
     split = Split(torch.randn(12, 1, 4, 4), torch.arange(12) % 3)
     method = coset.HMC(chains=2, draws=4, warm_up=2, steps=2)
     seen: list[Epoch] = []
-    (q,) = coset.fit(net, split, method, progress=seen.append)
+    (q,) = coset.fit(net, split, method, progress=coset.on_epoch(seen.append))
     assert [(e.copy, e.epoch) for e in seen] == [(c, k) for c in (0, 1) for k in range(1, 7)]
     assert all(0 <= e.accuracy <= 1 for e in seen) and len(q) == 8
     assert (q.population["1.num_batches_tracked"] == 0).all()

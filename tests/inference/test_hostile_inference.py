@@ -242,4 +242,4 @@ def test_elbo_of_a_mean_alone() -> None:
 
 def test_diagnose_takes_draws() -> None:
     with pytest.raises(CosetError, match="a Gaussian has no draws"):
-        coset.diagnose(line(), nn.Linear(3, 1), torch.zeros(2, 3), 2)  # type: ignore[arg-type]
+        coset.convergence(line(), nn.Linear(3, 1), torch.zeros(2, 3), 2)  # type: ignore[arg-type]

@@ -342,7 +342,7 @@ def test_stopped_and_resumed_is_uninterrupted(split: Split, tmp_path: Path, h: s
 
     whole = coset.fit(mlp(), split, method, replicas=2)
     with pytest.raises(KeyboardInterrupt):
-        coset.fit(mlp(), split, method, replicas=2, out=tmp_path, progress=stop)
+        coset.fit(mlp(), split, method, replicas=2, out=tmp_path, progress=coset.on_epoch(stop), checkpoint_seconds=0)
     resumed = coset.fit(mlp(), split, method, replicas=2, out=tmp_path)
     again = coset.fit(mlp(), split, method, replicas=2, out=tmp_path, progress=lambda _: pytest.fail("trained"))
     for a, b, c in zip(whole, resumed, again, strict=True):

@@ -90,7 +90,7 @@ def test_exploring_is_without_noise(linear: Linear) -> None:
             temperature=temperature, noise=NOISE,
         )  # fmt: skip
         seen: list[Epoch] = []
-        coset.fit(linear.net, linear.split, method, progress=seen.append)
+        coset.fit(linear.net, linear.split, method, progress=coset.on_epoch(seen.append))
         return [epoch.loss for epoch in seen]
 
     cold, hot = losses(1e-6), losses(1.0)

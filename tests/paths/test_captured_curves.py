@@ -48,7 +48,7 @@ def test_the_same_curve_as_step_by_step(
     ends = coset.fit(convolution(), split(), coset.MAP(epochs=2, batch_size=50), replicas=2, device="cuda")
 
     def found() -> dict[str, torch.Tensor]:
-        return find_curve(*ends, convolution(), split(), pam=pam, settings=settings, device="cuda")(0.4).mean
+        return find_curve(*ends, convolution(), split(), pam=pam, method=settings, device="cuda")(0.4).mean
 
     with caplog.at_level("INFO", logger=capture.__name__):
         fast = found()

@@ -43,7 +43,9 @@ def test_curves_have_low_loss_and_aligned_ones_lower(digits: DataSet, net: nn.Mo
     settings = Connect(epochs=15)
     line = barrier(geodesic(*ends), net, digits.test, 9).height
     found = {
-        (align, pam): barrier(find_curve(*ends, net, digits.train, align, pam, settings), net, digits.test, 9).height
+        (align, pam): barrier(
+            find_curve(*ends, net, digits.train, settings, align=align, pam=pam), net, digits.test, 9
+        ).height
         for align in (False, True)
         for pam in (False, PAM(epochs=10))
     }
@@ -57,15 +59,15 @@ def test_curves_have_low_loss_and_aligned_ones_lower(digits: DataSet, net: nn.Mo
 def test_a_curve_joins_the_first_network_to_an_image_of_the_second(
     digits: DataSet, net: nn.Module, ends: list[Solution]
 ) -> None:
-    curve = find_curve(*ends, net, digits.train, settings=SHORT)
+    curve = find_curve(*ends, net, digits.train, method=SHORT)
     assert isinstance(curve, Bezier)
     assert all(torch.equal(curve(0).mean[name], x) for name, x in ends[0].mean.items())
     x = digits.test.inputs[:50]
     assert torch.allclose(coset.predict(curve(1), net, x), coset.predict(ends[1], net, x), atol=1e-5)
     assert not torch.equal(curve(1).mean["0.weight"], ends[1].mean["0.weight"])
-    unmoved = find_curve(*ends, net, digits.train, align=False, settings=SHORT)
+    unmoved = find_curve(*ends, net, digits.train, align=False, method=SHORT)
     assert torch.equal(unmoved(1).mean["0.weight"], ends[1].mean["0.weight"])
-    by_weights = find_curve(*ends, net, digits.train, align="weights", settings=SHORT)
+    by_weights = find_curve(*ends, net, digits.train, align="weights", method=SHORT)
     assert not same(by_weights, curve)
 
 
@@ -73,9 +75,9 @@ def test_a_curve_joins_the_first_network_to_an_image_of_the_second(
 def test_the_same_arguments_give_the_same_curve(
     pam: bool | PAM, digits: DataSet, net: nn.Module, ends: list[Solution]
 ) -> None:
-    one, other = (find_curve(*ends, net, digits.train, pam=pam, settings=SHORT) for _ in range(2))
+    one, other = (find_curve(*ends, net, digits.train, pam=pam, method=SHORT) for _ in range(2))
     assert same(one, other)
-    assert not same(one, find_curve(*ends, net, digits.train, pam=pam, settings=SHORT, seed=1))
+    assert not same(one, find_curve(*ends, net, digits.train, pam=pam, method=SHORT, seed=1))
 
 
 class StopError(Exception):
@@ -87,7 +89,7 @@ def test_a_curve_that_was_stopped_goes_on(
     pam: bool | PAM, digits: DataSet, net: nn.Module, ends: list[Solution], tmp_path: Path
 ) -> None:
     """Stopped after every epoch that leaves a checkpoint, and in the end asked for again."""
-    whole = find_curve(*ends, net, digits.train, pam=pam, settings=SHORT)
+    whole = find_curve(*ends, net, digits.train, pam=pam, method=SHORT)
     stops = 0
 
     def stop(epoch: Epoch) -> None:
@@ -96,13 +98,31 @@ def test_a_curve_that_was_stopped_goes_on(
 
     while True:
         try:
-            found = find_curve(*ends, net, digits.train, pam=pam, settings=SHORT, out=tmp_path, progress=stop)
+            found = find_curve(
+                *ends,
+                net,
+                digits.train,
+                pam=pam,
+                method=SHORT,
+                out=tmp_path,
+                progress=coset.on_epoch(stop),
+                checkpoint_seconds=0,
+            )
             break
         except StopError:
             stops += 1
     assert stops == (2 if pam is False else 3)
     assert same(found, whole)
-    again = find_curve(*ends, net, digits.train, pam=pam, settings=SHORT, out=tmp_path, progress=stop)
+    again = find_curve(
+        *ends,
+        net,
+        digits.train,
+        pam=pam,
+        method=SHORT,
+        out=tmp_path,
+        progress=coset.on_epoch(stop),
+        checkpoint_seconds=0,
+    )
     assert same(again, whole) and not list(tmp_path.glob("*/checkpoint.pt"))
     lines = (tmp_path / "curve-1" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(text)["epoch"] for text in lines] == [1, 2, 3]
@@ -114,17 +134,17 @@ def test_a_curve_that_was_stopped_goes_on(
 def test_a_folder_of_another_curve_is_refused(
     digits: DataSet, net: nn.Module, ends: list[Solution], tmp_path: Path
 ) -> None:
-    find_curve(*ends, net, digits.train, settings=SHORT, out=tmp_path)
+    find_curve(*ends, net, digits.train, method=SHORT, out=tmp_path)
     for given, name in (
         ({"align": False}, "align"),
         ({"pam": FEW}, "pam"),
         ({"seed": 1}, "seed"),
-        ({"settings": Connect(epochs=4, batch_size=64)}, "epochs"),
+        ({"method": Connect(epochs=4, batch_size=64)}, "epochs"),
     ):
         with pytest.raises(CosetError, match=f"another {name}"):
-            find_curve(*ends, net, digits.train, out=tmp_path, **{"settings": SHORT, **given})  # type: ignore[arg-type]
+            find_curve(*ends, net, digits.train, out=tmp_path, **{"method": SHORT, **given})  # type: ignore[arg-type]
     with pytest.raises(CosetError, match="another ends"):
-        find_curve(ends[1], ends[0], net, digits.train, settings=SHORT, out=tmp_path)
+        find_curve(ends[1], ends[0], net, digits.train, method=SHORT, out=tmp_path)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -149,7 +169,7 @@ def test_the_objective_of_pam_never_rises(seed: int, digits: DataSet, net: nn.Mo
 def test_a_curve_between_gaussians(digits: DataSet, net: nn.Module) -> None:
     a, b = coset.fit(net, digits.train, coset.VI(epochs=20, prior_variance=0.1), replicas=2)
     settings = Connect(epochs=10, weight_decay=1 / (len(digits.train) * 0.1), bends=2, curve="chain")
-    curve = find_curve(a, b, net, digits.train, settings=settings)
+    curve = find_curve(a, b, net, digits.train, method=settings)
     assert isinstance(curve, Chain) and len(curve.points) == 4
     middle = curve(0.5)
     assert isinstance(middle, Gaussian) and float(middle.std["0.weight"].min()) > 0
@@ -165,7 +185,7 @@ def test_regression_has_the_noise_of_its_ends() -> None:
     split = Split(x, x.sin())
     model = nn.Sequential(nn.Linear(1, 8), nn.Tanh(), nn.Linear(8, 1))
     a, b = coset.fit(model, split, coset.MAP(epochs=40, batch_size=20), replicas=2)
-    curve = find_curve(a, b, model, split, settings=Connect(epochs=5, batch_size=20))
+    curve = find_curve(a, b, model, split, method=Connect(epochs=5, batch_size=20))
     assert a.noise is not None and b.noise is not None
     assert curve(0).noise == a.noise and curve(0.5).noise == pytest.approx((a.noise + b.noise) / 2)
 
@@ -174,7 +194,7 @@ def test_norms_keep_their_statistics_at_the_ends_and_are_repaired_between(digits
     model = nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
     a, b = coset.fit(model, digits.train, coset.MAP(epochs=20), replicas=2)
     before = {name: x.clone() for name, x in model.state_dict().items()}
-    curve = find_curve(a, b, model, digits.train, settings=SHORT)
+    curve = find_curve(a, b, model, digits.train, method=SHORT)
     assert torch.equal(curve(0).mean["1.running_mean"], a.mean["1.running_mean"])
     assert all(torch.equal(x, before[name]) for name, x in model.state_dict().items())
     repaired = barrier(curve, model, digits.test, 5, repair=digits.train)
@@ -199,14 +219,14 @@ def test_tied_weights_stay_tied(digits: DataSet) -> None:
     a, b = coset.fit(model, digits.train, coset.MAP(epochs=2), replicas=2)
     from_files = [{name: x.clone() for name, x in q.mean.items()} for q in (a, b)]
     for ends in ((a, b), from_files):
-        found = find_curve(*ends, model, digits.train, align=False, settings=SHORT)(0.5).mean
+        found = find_curve(*ends, model, digits.train, align=False, method=SHORT)(0.5).mean
         assert found["again.weight"] is found["read.weight"]
 
 
 def test_control_points_have_the_precision_of_the_model(digits: DataSet, net: nn.Module, ends: list[Solution]) -> None:
     """Of ends in 16 bits: their own digits are kept, and what is learned has 32."""
     small = [{name: x.bfloat16() for name, x in q.mean.items()} for q in ends]
-    curve = find_curve(*small, net, digits.train, settings=SHORT)
+    curve = find_curve(*small, net, digits.train, method=SHORT)
     assert torch.equal(curve(0).mean["0.weight"], small[0]["0.weight"].float())
     control = curve.points[1].mean["0.weight"]
     assert not torch.equal(control, control.bfloat16().float())
@@ -232,7 +252,7 @@ def test_buffers_that_are_no_statistics_go_along(pam: bool | PAM, digits: DataSe
     a, b = coset.fit(model, digits.train, coset.MAP(epochs=10), replicas=2)
     seen: list[Epoch] = []
     still = Connect(epochs=1, rate=1e-12, batch_size=16, weight_decay=0)
-    curve = find_curve(a, b, model, digits.train, pam=pam, settings=still, progress=seen.append)
+    curve = find_curve(a, b, model, digits.train, pam=pam, method=still, progress=coset.on_epoch(seen.append))
     assert not torch.equal(curve(1).mean["factor"], curve(0).mean["factor"])
     along = barrier(curve, model, digits.train, 25).loss
     assert seen[-1].loss == pytest.approx(sum(along) / len(along), rel=0.15)
@@ -247,7 +267,7 @@ def test_pam_moves_frozen_parameters_with_their_units(digits: DataSet, net: nn.M
     element = sym.random(torch.Generator().manual_seed(0))
     moved = sym.act(element, shared[1])
     pam = PAM(epochs=10, rate=1.0)
-    curve = find_curve(shared[0], moved, frozen, digits.train, align=False, pam=pam, settings=SHORT)
+    curve = find_curve(shared[0], moved, frozen, digits.train, align=False, pam=pam, method=SHORT)
     x = digits.test.inputs[:50]
     assert torch.allclose(coset.predict(curve(1), net, x), coset.predict(shared[1], net, x), atol=1e-5)
 
@@ -256,7 +276,7 @@ def test_a_small_reach_forbids_every_permutation(digits: DataSet, net: nn.Module
     moved = []
     for reach in (0.05, 1e9):
         pam = PAM(epochs=10, rate=1.0, permutation_reach=reach)
-        curve = find_curve(*ends, net, digits.train, align=False, pam=pam, settings=SHORT)
+        curve = find_curve(*ends, net, digits.train, align=False, pam=pam, method=SHORT)
         moved.append(not torch.equal(curve(1).mean["0.weight"], ends[1].mean["0.weight"]))
     assert moved == [False, True]
 
@@ -265,7 +285,7 @@ def test_pam_with_batch_norm_and_one_example_too_many(digits: DataSet) -> None:
     model = nn.Sequential(nn.Linear(64, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 10))
     some = Split(digits.train.inputs[:513], digits.train.targets[:513])
     a, b = coset.fit(model, some, coset.MAP(epochs=2), replicas=2)
-    find_curve(a, b, model, some, pam=PAM(epochs=1, samples=2), settings=Connect(epochs=1))
+    find_curve(a, b, model, some, pam=PAM(epochs=1, samples=2), method=Connect(epochs=1))
 
 
 def test_a_folder_knows_the_noise_and_names_of_its_ends(tmp_path: Path) -> None:
@@ -274,13 +294,13 @@ def test_a_folder_knows_the_noise_and_names_of_its_ends(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)).double()
     a, b = (Dirac(q.mean, 0.1) for q in coset.fit(model, split, coset.MAP(epochs=2), replicas=2))
     quick = Connect(epochs=1, batch_size=20)
-    found = find_curve(a, b, model, split, settings=quick, out=tmp_path)
+    found = find_curve(a, b, model, split, method=quick, out=tmp_path)
     shuffled = [Dirac(dict(sorted(q.mean.items(), reverse=True)), 0.1) for q in (a, b)]
-    assert same(find_curve(*shuffled, model, split, settings=quick, out=tmp_path), found)
+    assert same(find_curve(*shuffled, model, split, method=quick, out=tmp_path), found)
     with pytest.raises(CosetError, match="another ends"):
-        find_curve(Dirac(a.mean, 5.0), Dirac(b.mean, 5.0), model, split, settings=quick, out=tmp_path)
+        find_curve(Dirac(a.mean, 5.0), Dirac(b.mean, 5.0), model, split, method=quick, out=tmp_path)
     with pytest.raises(CosetError, match="noise"):
-        find_curve(a.mean, b.mean, model, split, settings=quick)
+        find_curve(a.mean, b.mean, model, split, method=quick)
 
 
 def test_a_model_that_returns_more_in_training_is_refused(digits: DataSet) -> None:
@@ -291,7 +311,7 @@ def test_a_model_that_returns_more_in_training_is_refused(digits: DataSet) -> No
 
     model = Two(64, 10)
     with pytest.raises(CosetError, match="returns a tuple in training"):
-        find_curve(model.state_dict(), model.state_dict(), model, digits.train, align=False, settings=SHORT)
+        find_curve(model.state_dict(), model.state_dict(), model, digits.train, align=False, method=SHORT)
 
 
 def test_files_of_no_run_are_not_taken_for_its_own(
@@ -299,7 +319,7 @@ def test_files_of_no_run_are_not_taken_for_its_own(
 ) -> None:
     ends[0].save(tmp_path / "aligned.safetensors")
     with pytest.raises(CosetError, match=r"holds a file aligned\.safetensors that is of no run"):
-        find_curve(*ends, net, digits.train, settings=SHORT, out=tmp_path)
+        find_curve(*ends, net, digits.train, method=SHORT, out=tmp_path)
 
 
 def test_wrong_arguments_are_refused(digits: DataSet, net: nn.Module, ends: list[Solution]) -> None:
@@ -317,8 +337,8 @@ def test_wrong_arguments_are_refused(digits: DataSet, net: nn.Module, ends: list
         PAM(permutation_reach=float("inf"))
     with pytest.raises(CosetError, match="two Diracs or two Gaussians"):
         find_curve(ends[0], coset.Gaussian(ends[1].mean, {}), net, digits.train)
-    with pytest.raises(CosetError, match=r"are a coset\.Connect, not a MAP"):
-        find_curve(*ends, net, digits.train, settings=coset.MAP())  # type: ignore[arg-type]
+    with pytest.raises(CosetError, match=r"is a coset\.Connect, not a MAP"):
+        find_curve(*ends, net, digits.train, method=coset.MAP())  # type: ignore[arg-type]
     with pytest.raises(CosetError, match=r"pam is True, False or a coset\.PAM, not 3"):
         find_curve(*ends, net, digits.train, pam=3)  # type: ignore[arg-type]
     with pytest.raises(CosetError, match="no permutations"):
@@ -326,4 +346,4 @@ def test_wrong_arguments_are_refused(digits: DataSet, net: nn.Module, ends: list
         a = Dirac(dict(linear.state_dict()))
         find_curve(a, a, linear, digits.train, align=False, pam=True)
     with pytest.raises(CosetError, match="diverged"):
-        find_curve(*ends, net, digits.train, settings=Connect(rate=1e9, epochs=3))
+        find_curve(*ends, net, digits.train, method=Connect(rate=1e9, epochs=3))

@@ -60,7 +60,9 @@ def test_a_line_between_points(net: nn.Module, ends: list[dict[str, Tensor]], da
     ends[1] = turned(ends[0])
     seen: list[tuple[int, int]] = []
     path = coset.geodesic(*ends)
-    r = coset.barrier(path, net, data, points=7, batch_size=16, progress=lambda *step: seen.append(step))
+    r = coset.barrier(
+        path, net, data, points=7, batch_size=16, progress=lambda event: seen.append((event.done, event.total))
+    )
     losses, accuracies = [], []
     for t in np.linspace(0, 1, 7):
         state = {n: ((1 - t) * ends[0][n].double() + t * ends[1][n].double()) for n in ends[0]}

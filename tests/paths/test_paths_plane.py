@@ -49,7 +49,13 @@ def at(net: nn.Module, w: np.ndarray) -> dict[str, Tensor]:
 def test_every_place_is_that_of_gram_and_schmidt(net: nn.Module, corners: Corners, data: Pair) -> None:
     seen: list[tuple[int, int]] = []
     found = coset.plane(
-        *corners, net, data, points=5, prior_variance=0.7, batch_size=16, progress=lambda *step: seen.append(step)
+        *corners,
+        net,
+        data,
+        points=5,
+        prior_variance=0.7,
+        batch_size=16,
+        progress=lambda event: seen.append((event.done, event.total)),
     )
     a, b, c = (flat(corner) for corner in corners)
     axes, _ = np.linalg.qr(np.stack([b - a, c - a], 1))

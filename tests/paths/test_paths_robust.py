@@ -42,7 +42,13 @@ def test_as_by_hand(repaired: bool, net: nn.Sequential, split: Split, ends: list
     net.train()
     path, seen = coset.geodesic(*ends), list[tuple[int, int]]()
     found = coset.barrier(
-        path, net, split, 4, attack=ATTACK, repair=split if repaired else None, progress=lambda *step: seen.append(step)
+        path,
+        net,
+        split,
+        4,
+        attack=ATTACK,
+        repair=split if repaired else None,
+        progress=lambda event: seen.append((event.done, event.total)),
     )
     start = torch.empty(1, *split.inputs.shape)[0]
     # Without a generator the seed is 0, from which comes that of the random starts.

@@ -238,7 +238,16 @@ def test_captured_steps_are_the_same(
         fast = collect(net, split, 5, settings, device="cuda")
     assert "cannot be captured" not in caplog.text and fast.states["layers.0.weight"].is_cuda
     with pytest.raises(KillError):
-        collect(net, split, 5, settings, device="cuda", out=tmp_path, progress=stop_at(1, 2), checkpoint_seconds=0)
+        collect(
+            net,
+            split,
+            5,
+            settings,
+            device="cuda",
+            out=tmp_path,
+            progress=coset.on_epoch(stop_at(1, 2)),
+            checkpoint_seconds=0,
+        )
     resumed = collect(net, split, 5, settings, device="cuda", out=tmp_path)
     assert states.allclose(resumed.states, fast.states, 1e-4, 1e-5)
     monkeypatch.setattr(collecting_chunk, "captured", lambda step, *rest: step)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from trainings import QUICK, KillError, clusters, mlp, stop_at
 
-from coset import Epoch, zoo
+from coset import Epoch, Event, on_epoch, zoo
 from coset.core import state as states
 from coset.core.errors import CosetError, StateError
 from coset.populations.chunk import Collect
@@ -32,9 +32,9 @@ def test_a_stopped_run_goes_on(tmp_path: Path, at: tuple[int, int], seconds: flo
     settings = Collect("adam", epochs=3, batch_size=16, chunk=3, every=every)
     whole = collect(net, split, 5, settings)
     with pytest.raises(KillError):
-        collect(net, split, 5, settings, out=tmp_path, progress=stop_at(*at), checkpoint_seconds=seconds)
+        collect(net, split, 5, settings, out=tmp_path, progress=on_epoch(stop_at(*at)), checkpoint_seconds=seconds)
     seen: list[Epoch] = []
-    found = collect(net, split, 5, settings, out=tmp_path, progress=seen.append, checkpoint_seconds=seconds)
+    found = collect(net, split, 5, settings, out=tmp_path, progress=on_epoch(seen.append), checkpoint_seconds=seconds)
     chunk, epoch = at
     assert (seen[0].replica, seen[0].epoch) == (chunk, epoch if seconds == 0 else 1)
     for part in ("states", "starts", "labels"):
@@ -64,12 +64,15 @@ def test_an_epoch_that_was_stopped_goes_on_within(tmp_path: Path, monkeypatch: p
     with pytest.raises(KillError):
         collect(net, split, 3, settings, out=tmp_path, checkpoint_seconds=0)
     seen: list[Epoch] = []
-    heard: list[tuple[int, int]] = []
+    heard: list[tuple[int, int | None]] = []
 
-    def on_step(*done: int) -> None:
-        heard.append((done[0], done[1]))
+    def listen(event: Event) -> None:
+        if event.epoch is not None:
+            seen.append(event.epoch)
+        else:
+            heard.append((event.done, event.total))
 
-    found = collect(net, split, 3, settings, out=tmp_path, progress=seen.append, on_step=on_step, checkpoint_seconds=0)
+    found = collect(net, split, 3, settings, out=tmp_path, progress=listen, checkpoint_seconds=0)
     assert written[0] == steps and heard == [(k + 1, steps) for k in range(after, steps)]
     assert [e.seconds >= 1000 for e in seen] == [True] + [False] * (len(seen) - 1)  # of the whole epoch
     assert all(torch.equal(x, whole.states[name]) for name, x in found.states.items())
@@ -77,20 +80,21 @@ def test_an_epoch_that_was_stopped_goes_on_within(tmp_path: Path, monkeypatch: p
 
 
 def test_steps_of_all_chunks_are_counted() -> None:
-    heard: list[int] = []
-    collect(mlp(), clusters(), 4, QUICK, on_step=lambda done, total: heard.extend((done, total)))
+    events: list[Event] = []
+    collect(mlp(), clusters(), 4, QUICK, progress=events.append)
+    steps = [event for event in events if event.unit == "step"]
     total = 2 * 3 * 4  # chunks, epochs, steps of each
-    assert heard[::2] == list(range(1, total + 1)) and set(heard[1::2]) == {total}
+    assert [event.done for event in steps] == list(range(1, total + 1)) and {e.total for e in steps} == {total}
 
 
 def test_more_and_fewer_runs_of_one_folder(tmp_path: Path) -> None:
     net, split = mlp(), clusters()
     collect(net, split, 4, QUICK, out=tmp_path)
     seen: list[Epoch] = []
-    found = collect(net, split, 5, QUICK, out=tmp_path, progress=seen.append)
+    found = collect(net, split, 5, QUICK, out=tmp_path, progress=on_epoch(seen.append))
     assert {e.replica for e in seen} == {1} and len(found) == 5
     assert all(torch.equal(x, collect(net, split, 5, QUICK).states[name]) for name, x in found.states.items())
-    fewer = collect(net, split, 2, QUICK, out=tmp_path, progress=seen.append)
+    fewer = collect(net, split, 2, QUICK, out=tmp_path, progress=on_epoch(seen.append))
     assert len(seen) == 3 and all(torch.equal(x, found.states[name][:2]) for name, x in fewer.states.items())
     assert same_file(tmp_path / "chunk-00000.safetensors", found[:3])
 
@@ -98,7 +102,7 @@ def test_more_and_fewer_runs_of_one_folder(tmp_path: Path) -> None:
 def test_a_checkpoint_of_other_networks_is_left_alone(tmp_path: Path) -> None:
     net, split = mlp(), clusters()
     with pytest.raises(KillError):
-        collect(net, split, 4, QUICK, out=tmp_path, progress=stop_at(1, 1), checkpoint_seconds=0)
+        collect(net, split, 4, QUICK, out=tmp_path, progress=on_epoch(stop_at(1, 1)), checkpoint_seconds=0)
     assert (tmp_path / "checkpoint.pt").exists()
     found = collect(net, split, 6, QUICK, out=tmp_path)  # whose second chunk has more networks
     whole = collect(net, split, 6, QUICK)
@@ -117,13 +121,13 @@ def test_a_chunk_that_diverged_is_not_trained_again(tmp_path: Path) -> None:
     seen: list[Epoch] = []
     for _ in range(2):
         with pytest.raises(CosetError, match="All of 4 networks"):
-            collect(net, split, 4, wild, out=tmp_path, progress=seen.append)
+            collect(net, split, 4, wild, out=tmp_path, progress=on_epoch(seen.append))
     assert len(seen) == 4
 
 
 KILLED = """
 import sys, torch
-from coset import zoo
+from coset import on_epoch, zoo
 from coset.populations import chunk as collecting_chunk
 from coset.populations.collect import collect
 from coset.populations.collect_settings import Collect
@@ -131,7 +135,7 @@ x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
 torch.set_num_threads(1)
 slow = lambda epoch: print(epoch.replica, epoch.epoch, flush=True)
 collect(zoo.build("mlp:4-6-3"), (x, x.argmax(1) % 3), 6, Collect(epochs=400, batch_size=16, chunk=3), out=sys.argv[1],
-        progress=slow, checkpoint_seconds=0)
+        progress=on_epoch(slow), checkpoint_seconds=0)
 """
 
 
@@ -149,7 +153,7 @@ def test_a_killed_process_goes_on(tmp_path: Path, after: str) -> None:
     x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
     settings, data = Collect(epochs=400, batch_size=16, chunk=3), (x, x.argmax(1) % 3)
     seen: list[Epoch] = []
-    found = collect(zoo.build("mlp:4-6-3"), data, 6, settings, out=tmp_path, progress=seen.append)
+    found = collect(zoo.build("mlp:4-6-3"), data, 6, settings, out=tmp_path, progress=on_epoch(seen.append))
     assert (seen[0].replica, seen[0].epoch) >= tuple(map(int, after.split()))
     whole = collect(zoo.build("mlp:4-6-3"), data, 6, settings)
     assert all(torch.equal(x, whole.states[name]) for name, x in found.states.items())
@@ -164,12 +168,12 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
         return {name: torch.zeros(n, *x.shape) for name, x in states.of(net).items()}
 
     for message, arguments in {
-        "another epochs": {"settings": Collect(epochs=4, batch_size=16, chunk=3, rate=0.05)},
+        "another epochs": {"method": Collect(epochs=4, batch_size=16, chunk=3, rate=0.05)},
         "another seed": {"seed": 1},
         "another starts": {"draw": draw},
     }.items():
         with pytest.raises(CosetError, match=message):
-            collect(net, split, 2, **{"settings": QUICK, "out": tmp_path, **arguments})  # type: ignore[arg-type]
+            collect(net, split, 2, **{"method": QUICK, "out": tmp_path, **arguments})  # type: ignore[arg-type]
     assert before == {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     (tmp_path / "settings.json").unlink()
     with pytest.raises(CosetError, match="chunks of an unknown run"):

@@ -128,7 +128,7 @@ def test_which_networks_are_trained_at_once(net: nn.Module, expected: bool) -> N
     """All can be trained; those side by side take their epochs in turn."""
     assert batches(copy.deepcopy(net).train(), clusters().inputs) is expected
     seen: list[Epoch] = []
-    coset.fit(net, clusters(), coset.MAP(epochs=2), replicas=2, progress=seen.append)
+    coset.fit(net, clusters(), coset.MAP(epochs=2), replicas=2, progress=coset.on_epoch(seen.append))
     assert [e.replica for e in seen] == ([0, 1, 0, 1] if expected else [0, 0, 1, 1])
 
 
@@ -233,7 +233,9 @@ class TestStopped:
 
         whole = coset.fit(mlp(), clusters(), method, replicas=2)
         with pytest.raises(KeyboardInterrupt):
-            coset.fit(mlp(), clusters(), method, replicas=2, out=tmp_path, progress=stop)
+            coset.fit(
+                mlp(), clusters(), method, replicas=2, out=tmp_path, progress=coset.on_epoch(stop), checkpoint_seconds=0
+            )
         assert (tmp_path / "replica-0/checkpoint.pt").exists() and not (tmp_path / "replica-1/checkpoint.pt").exists()
         resumed = coset.fit(mlp(), clusters(), method, replicas=3, out=tmp_path)
         assert equal(resumed[0], whole[0]) and equal(resumed[1], whole[1])
@@ -251,7 +253,7 @@ class TestStopped:
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
             patch.setattr(RowFolder, "finish", once)
-            coset.fit(mlp(), clusters(), method, replicas=2, out=tmp_path)
+            coset.fit(mlp(), clusters(), method, replicas=2, out=tmp_path, checkpoint_seconds=0)
         assert [(tmp_path / f"replica-{r}/solution.safetensors").exists() for r in (0, 1)] == [False, True]
         found = coset.fit(mlp(), clusters(), method, replicas=asked, out=tmp_path)
         assert len(found) == asked and all(equal(a, b) for a, b in zip(found, whole, strict=False))
@@ -262,7 +264,7 @@ class TestStopped:
         files = [tmp_path / f"replica-{r}/solution.safetensors" for r in (0, 1)]
         before = [path.read_bytes() for path in files]
         seen: list[Epoch] = []
-        more = coset.fit(mlp(), clusters(), method, replicas=4, out=tmp_path, progress=seen.append)
+        more = coset.fit(mlp(), clusters(), method, replicas=4, out=tmp_path, progress=coset.on_epoch(seen.append))
         assert {e.replica for e in seen} == {2, 3} and [path.read_bytes() for path in files] == before
         assert equal(first[0], more[0]) and equal(first[1], more[1]) and not close(more[2], more[3])
         assert close(more[3], coset.fit(mlp(), clusters(), method, replicas=4)[3])
@@ -288,15 +290,15 @@ for _ in range(3):
     goal = lines() + 4
     child = os.fork()
     if not child:
-        coset.fit(mlp(), clusters(), method, replicas=2, out=out / "run")
+        coset.fit(mlp(), clusters(), method, replicas=2, out=out / "run", checkpoint_seconds=0)
         os._exit(0)
     while lines() < goal:
         time.sleep(0.0005)
     os.kill(child, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status), "it ended before it was killed"
-coset.fit(mlp(), clusters(), method, replicas=2, out=out / "run")
-coset.fit(mlp(), clusters(), method, replicas=2, out=out / "whole", checkpoint_every=99)
+coset.fit(mlp(), clusters(), method, replicas=2, out=out / "run", checkpoint_seconds=0)
+coset.fit(mlp(), clusters(), method, replicas=2, out=out / "whole")
 """
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from coset.alignment.repair import running_norms
 from coset.cli import console
 from coset.cli.experiment import Experiment
+from coset.core.progress import Event
 from coset.paths.barrier import Barrier, barrier
 from coset.paths.curve import Curve
 from coset.paths.geodesic import geodesic
@@ -29,8 +30,8 @@ def curve_loss(
     for name, path in ((LINE, geodesic(curve.points[0], curve.points[-1])), (LEARNED, curve)):
         say(f"{name}{suffix}: {points} points")
 
-        def tick(done: int, total: int, name: str = name) -> None:
-            say.tick(f"{name}{suffix}: point {done} of {total}")
+        def tick(event: Event, name: str = name) -> None:
+            say.tick(f"{name}{suffix}: {event}")
 
         barriers[name + suffix] = barrier(
             path, experiment.module, experiment.split, points, repair=repair, progress=tick, attack=attack

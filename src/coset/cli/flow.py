@@ -125,7 +125,7 @@ def fit(
     compile: Compile = False,
     settings: Set = None,
     work: Work = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Epochs from one checkpoint to the next.", min=1)] = 20,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Seconds from one checkpoint to the next.", min=0)] = 60.0,
     split: SplitOption = None,
     args: ArgsOption = None,
     input: InputOption = None,
@@ -142,7 +142,19 @@ def fit(
     )
     plan = planned(geometry, coupling, network, width, depth, heads, predict, conditions)
     net = named(model, args, input, device)
-    run(Request(population, net, plan, output, data, split, words, work, checkpoint_every, seed), as_json=json)
+    request = Request(
+        population,
+        net,
+        plan,
+        output,
+        data=data,
+        split=split,
+        settings=words,
+        work=work,
+        checkpoint_seconds=checkpoint_seconds,
+        seed=seed,
+    )
+    run(request, as_json=json)
 
 
 @flow.command(

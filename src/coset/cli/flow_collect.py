@@ -63,7 +63,6 @@ def run(request: Request, as_json: bool) -> None:
             device=request.net.device,
             out=request.work,
             progress=watch,
-            on_step=watch.on_step,
         )
     known = {"data": request.data, "split": request.split, "data_digest": found.about["data"]}
     start = {"start": request.start, "start_std": request.start_std}

@@ -39,7 +39,7 @@ class Request:
     split: int | None = None
     settings: tuple[str, ...] = ()
     work: Path | None = None
-    checkpoint_every: int = 20
+    checkpoint_seconds: float = 60.0
     seed: int = 0
 
 
@@ -83,8 +83,7 @@ def run(request: Request, as_json: bool) -> None:
             device=net.device,
             out=request.work,
             progress=watch,
-            on_step=watch.on_step,
-            checkpoint_every=request.checkpoint_every,
+            checkpoint_seconds=request.checkpoint_seconds,
         )
     assert watch.last is not None  # checkpoints are written before the last epoch, which comes again
     with outputs.writing("--output", request.output):

@@ -22,7 +22,13 @@ class Watch:
         self._seen, self._begun = 0.0, False
         self._parts, self._epochs, self._show, self._announce = parts, epochs, show, announce
 
-    def __call__(self, epoch: Epoch) -> None:
+    def __call__(self, event: Event) -> None:
+        if event.epoch is not None:
+            self._after_epoch(event.epoch)
+        elif event.unit == "step" and event.total is not None:
+            self._after_step(event.done, event.total)
+
+    def _after_epoch(self, epoch: Epoch) -> None:
         self.last = epoch
         done = epoch.replica * epoch.epochs + epoch.epoch
         text = self._where(epoch.replica, epoch.epoch)
@@ -31,7 +37,7 @@ class Watch:
             self._begin(text, done > 1)
         self._show(f"{text}, {epoch.errors}", done)
 
-    def on_step(self, done: int, total: int) -> None:
+    def _after_step(self, done: int, total: int) -> None:
         """Follow the steps of an epoch, which may take long, or so little that not all are worth to be seen."""
         now = time.monotonic()
         if self._begun and now - self._seen < MOMENT:

@@ -8,10 +8,17 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Epoch:
-    """How training stands: loss and accuracy are means over the epoch's training examples, epochs count from 1.
+    """How training stands after an epoch.
 
-    copy: which of the networks that the replica's solution is made of. accuracy: None for a regression.
-    seconds: of the epoch, for all networks that are trained together. more: what else the method measures, by name.
+    Args:
+        replica: The number of the solution; of `coset.collect` that of the chunk.
+        epoch: How many epochs are done.
+        epochs: Of how many.
+        loss: Mean over the epoch's training examples.
+        accuracy: The same; None for a regression.
+        seconds: Of the epoch, for all networks that are trained together.
+        copy: Which of the networks that the replica's solution is made of.
+        more: What else the method measures, by name.
     """
 
     replica: int
@@ -31,21 +38,57 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Event:
-    """`done` of `total` units of work, such as "epoch", "step", "sweep", "network" or "point".
+    """One thing that long work tells its listener: `done` of `total` units of it.
 
-    total: None where nobody knows how much there is to do. text: what was just done, in words.
-    epoch: what training measured, where an epoch has just ended.
+    Args:
+        done: How many units are done.
+        total: Of how many; None where nobody knows.
+        unit: What is counted: "epoch", "step", "sweep", "network", "point" or "stage".
+        text: What was just done, in words.
+        epoch: What training measured, where an epoch has just ended.
+
+    Example:
+        >>> print(coset.Event(3, 10, "epoch"))
+        epoch 3 of 10
     """
 
     done: int
-    total: int | None
-    unit: str
+    total: int | None = None
+    unit: str = "stage"
     text: str = ""
     epoch: Epoch | None = None
+
+    def __str__(self) -> str:
+        return self.text or f"{self.unit} {self.done}" + ("" if self.total is None else f" of {self.total}")
 
 
 Progress = Callable[[Event], None]
 """Told of each `Event` while work goes on; what it returns is ignored."""
+
+
+def on_epoch(call: Callable[[Epoch], object]) -> Progress:
+    """A listener to training that hears of epochs alone.
+
+    Args:
+        call: Called with the `Epoch` of each event that has one.
+
+    Returns:
+        What `coset.fit`, `coset.collect`, `coset.find_curve` and `Flow.fit` take as `progress`.
+
+    Example:
+        >>> losses = []
+        >>> progress = coset.on_epoch(lambda epoch: losses.append(epoch.loss))
+        >>> _ = coset.fit(model, digits.train, coset.MAP(epochs=2), progress=progress)
+        >>> losses[1] < losses[0]
+        True
+    """
+
+    def progress(event: Event) -> None:
+        if event.epoch is not None:
+            call(event.epoch)
+
+    return progress
+
 
 Counted = Callable[[int, int], None]
 """Told how much is done, of how much: steps, or networks."""

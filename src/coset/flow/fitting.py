@@ -17,7 +17,7 @@ from coset.alignment.population import PopulationMatch
 from coset.core.checks import check_choices, check_positive
 from coset.core.device import resolve
 from coset.core.errors import CosetError, StateError
-from coset.core.progress import Counted
+from coset.core.progress import Progress
 from coset.core.state import State
 from coset.data import Data, as_split
 from coset.flow.base import Base, measured_base
@@ -31,7 +31,7 @@ from coset.flow.transport import Transport, refuse_many_conditions
 from coset.populations.population import Population
 from coset.symmetries.symmetry import Symmetry
 from coset.training.folder import RowFolder, open_folder
-from coset.training.loop import Progress, check_run, drive
+from coset.training.loop import check_run, drive
 from coset.training.network import check_call
 from coset.training.randomness import Randomness, seeded
 from coset.weightspace.canonical import canonicalize
@@ -126,15 +126,15 @@ def learn(
     settings: Matching,
     model: nn.Module | None,
     data: Data | None,
+    *,
     seed: int,
     device: str | torch.device | None,
     out: str | Path | None,
     progress: Progress | None,
-    on_step: Counted | None,
-    checkpoint_every: int,
+    checkpoint_seconds: float,
 ) -> Fitted:
     """See `coset.Flow.fit`."""
-    check_run(1, checkpoint_every, seed)
+    check_run(1, checkpoint_seconds, seed)
     for _, own in populations:
         if not len(own):
             raise StateError("A flow is learned from some networks, and this population is empty.")
@@ -161,7 +161,7 @@ def learn(
         for own, left in divided
     ]
     randomness = Randomness(seed, [(0,)], where)
-    run = Learning(parts, settings, randomness, on_step)
+    run = Learning(parts, settings, randomness, progress)
     folders = []
     if out is not None:
         tensors = [x for own in known for x in (own.ends, own.starts, own.conditions) if x is not None]
@@ -172,7 +172,7 @@ def learn(
         folders = [RowFolder(folder.path / "flow")]
     group, name = [(0,)], "The flow"
     epochs = settings.epochs
-    drive(run, epochs, None, randomness, group, folders, where, progress, checkpoint_every, lambda row: name)
+    drive(run, epochs, None, randomness, group, folders, where, progress, checkpoint_seconds, lambda row: name)
     run.finish()
     return Fitted(field.requires_grad_(False), base, conditions, settings.precision, populations[0][1].about)
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coset.core.device import matmul_precision, resolve
 from coset.core.errors import CosetError, StateError
-from coset.core.progress import Counted, Progress
+from coset.core.progress import Progress
 from coset.core.state import State, check
 from coset.data import Data
 from coset.flow.field import Architecture, Prediction, units
@@ -26,7 +26,6 @@ from coset.flow.solvers import Solver, solve
 from coset.flow.space import Geometry, holding, space
 from coset.populations.population import Population, PopulationLike, states_of
 from coset.symmetries.symmetry import Symmetry
-from coset.training.loop import Progress as EpochProgress
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +72,7 @@ class Flow:
     def fit(
         self,
         population: PopulationLike,
-        settings: Matching | None = None,
+        method: Matching | None = None,
         *,
         model: nn.Module | None = None,
         data: Data | None = None,
@@ -81,9 +80,8 @@ class Flow:
         seed: int = 0,
         device: str | torch.device | None = None,
         out: str | Path | None = None,
-        progress: EpochProgress | None = None,
-        on_step: Counted | None = None,
-        checkpoint_every: int = 20,
+        progress: Progress | None = None,
+        checkpoint_seconds: float = 60.0,
     ) -> Flow:
         """Learn to generate networks like those of `population`, and return this flow.
 
@@ -92,24 +90,22 @@ class Flow:
         more
             populations of other widths, with their symmetries, that are learned together with the first
         out
-            a folder for metrics and checkpoints, one each `checkpoint_every` epochs, and after a minute at the
-            latest; called again with the same arguments, `fit` goes on where it was stopped,
-            with the same result
-        progress, on_step
-            hear of each epoch, and of each step of all of them
+            a folder for metrics and checkpoints, one after the first step that ends `checkpoint_seconds` after the
+            last one; called again with the same arguments, `fit` goes on where it was stopped, with the same result
+        progress
+            hears of each epoch, and of each step of all of them
         """
         self._fitted = learn(
             self.plan,
             [(self.sym, Population.of(population)), *more],
-            settings or Matching(),
+            method or Matching(),
             model,
             data,
-            seed,
-            device,
-            out,
-            progress,
-            on_step,
-            checkpoint_every,
+            seed=seed,
+            device=device,
+            out=out,
+            progress=progress,
+            checkpoint_seconds=checkpoint_seconds,
         )
         return self
 

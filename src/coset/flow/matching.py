@@ -17,7 +17,7 @@ from torch.func import functional_call
 from coset.core.checks import check_choices, check_positive
 from coset.core.device import matmul_precision
 from coset.core.errors import CosetError
-from coset.core.progress import Counted
+from coset.core.progress import Event, Progress
 from coset.flow.base import Base
 from coset.flow.field import Field
 from coset.flow.function_error import FunctionError
@@ -231,9 +231,9 @@ class Learning(Course):
     """A field under way: an epoch goes through the populations of all parts once."""
 
     def __init__(
-        self, parts: Sequence[Part], settings: Matching, randomness: Randomness, on_step: Counted | None = None
+        self, parts: Sequence[Part], settings: Matching, randomness: Randomness, progress: Progress | None = None
     ) -> None:
-        self.parts, self.settings, self._on_step = parts, settings, on_step
+        self.parts, self.settings, self._progress = parts, settings, progress
         first = parts[0].field
         self._network = Network(first)
         self._generator = randomness.generators[0]
@@ -270,8 +270,8 @@ class Learning(Course):
             for own in itertools.islice((own for turn in turns for own in turn if own is not None), self._taken, None):
                 own.advance()
                 self._taken += 1
-                if self._on_step is not None:
-                    self._on_step(before + self._taken, self.settings.epochs * self.steps)
+                if self._progress is not None:
+                    self._progress(Event(before + self._taken, self.settings.epochs * self.steps, "step"))
                 if self.after_step is not None:
                     self.after_step()
         self._taken = 0

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from coset.core.device import resolve
 from coset.core.errors import CosetError
+from coset.core.show import Shown, Table
 from coset.solutions.draws import share
 from coset.solutions.ensemble import Ensemble
 from coset.solutions.likelihood import Classification, Likelihood, Regression, log_softmax
@@ -42,9 +43,14 @@ def ess(x: Tensor) -> Tensor:
     return _tensor(_ess(_ranked(_split(x))), x)
 
 
-@dataclass(frozen=True, eq=False)
-class Diagnosis:
-    """r_hat and ess of each prediction of chains: (n, outputs) float64."""
+@dataclass(frozen=True, eq=False, repr=False)
+class Convergence(Shown):
+    """How well chains agree on what they predict.
+
+    Args:
+        r_hat: R-hat of each prediction, (n, outputs) float64.
+        ess: The effective number of draws for each prediction, (n, outputs) float64.
+    """
 
     r_hat: Tensor
     ess: Tensor
@@ -52,8 +58,15 @@ class Diagnosis:
     def __str__(self) -> str:
         return f"R-hat up to {float(self.r_hat.max()):.3f}, effective sample size from {float(self.ess.min()):.0f}"
 
+    def _shown(self) -> Table:
+        rows = [
+            ("R-hat", "up to", round(float(self.r_hat.max()), 4)),
+            ("effective sample size", "from", round(float(self.ess.min()))),
+        ]
+        return Table(f"Convergence of {self.r_hat.numel():,} predictions", rows)
 
-def diagnose(
+
+def convergence(
     q: Ensemble,
     model: nn.Module,
     x: Tensor,
@@ -61,7 +74,7 @@ def diagnose(
     *,
     batch_size: int = BATCH,
     device: str | torch.device | None = None,
-) -> Diagnosis:
+) -> Convergence:
     """R-hat and effective sample size of what the draws of `chains` chains predict at inputs x (n, ...).
 
     q: all draws of the first chain, then of the second, and so on, as `SGLD`, `SGHMC` and `HMC` give them. A
@@ -69,7 +82,7 @@ def diagnose(
     permutation of the hidden units has the same predictions and other weights.
     """
     if not isinstance(q, Ensemble):
-        raise CosetError(f"Chains give an Ensemble, and a {type(q).__name__} has no draws to diagnose.")
+        raise CosetError(f"Chains give an Ensemble, and a {type(q).__name__} has no draws to compare.")
     if chains < 1 or len(q) % chains:
         raise CosetError(f"{len(q)} draws are not {chains} chains of equal length: give the number of chains.")
     where = resolve(device, q.mean)
@@ -81,7 +94,7 @@ def diagnose(
             parts.setdefault(rows.start, []).append(found)
     values = torch.cat([torch.cat(part, 1) for part in parts.values()])
     by_chain = values.view(chains, -1, *values.shape[1:])
-    return Diagnosis(r_hat(by_chain), ess(by_chain))
+    return Convergence(r_hat(by_chain), ess(by_chain))
 
 
 def _split(x: Tensor) -> Array:

@@ -12,6 +12,7 @@ from torch import nn
 from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError, ModelError
+from coset.core.progress import Progress
 from coset.core.state import State
 from coset.data import Data, Split, as_split
 from coset.solutions.likelihood import likelihood_of
@@ -19,7 +20,7 @@ from coset.solutions.solution import Solution
 from coset.training.capture import release
 from coset.training.folder import RowFolder, RunFolder, digest, open_folder, unusual
 from coset.training.initialise import Starts, fresh
-from coset.training.loop import Method, Problem, Progress, check_run, drive
+from coset.training.loop import Method, Problem, check_run, drive
 from coset.training.network import Network, batches, check_call
 from coset.training.randomness import Randomness, Row, seeded
 
@@ -35,7 +36,7 @@ class _Job:
     starts: Starts | None
     folder: RunFolder | None
     progress: Progress | None
-    checkpoint_every: int
+    checkpoint_seconds: float
 
     def rows(self, replica: int) -> list[Row]:
         """The networks of a replica."""
@@ -67,7 +68,7 @@ def fit(
     progress: Progress | None = None,
     *,
     starts: State | None = None,
-    checkpoint_every: int = 1,
+    checkpoint_seconds: float = 60.0,
 ) -> list[Solution]:
     """Solutions of `method` from `replicas` independent initialisations and orders of the data, drawn from `seed`.
 
@@ -79,11 +80,11 @@ def fit(
     `starts` is a population to begin at in place of fresh parameters, samples of a flow for instance: a state of the
     model for each network, of which a replica takes one, or as many as it has chains or members, in turn.
 
-    `out` is a folder for metrics and checkpoints, one each `checkpoint_every` epochs, and after a minute at the
-    latest, once an epoch is over. Called again with the same arguments, `fit` goes on where it was stopped,
-    with the same result, and returns finished replicas as they are.
+    `out` is a folder for metrics and checkpoints, one after the first epoch that ends `checkpoint_seconds` after the
+    last one. Called again with the same arguments, `fit` goes on where it was stopped, with the same result, and
+    returns finished replicas as they are.
     """
-    check_run(replicas, checkpoint_every, seed)
+    check_run(replicas, checkpoint_seconds, seed)
     where = resolve(device, states.of(model))
     split = as_split(data).to(where)
     check_call(model, split, where)
@@ -91,7 +92,7 @@ def fit(
     given = None if starts is None else Starts.of(model, starts, replicas * method.copies)
     known = {} if given is None else {"starts": digest(given.population.values())}
     folder = None if out is None else open_folder(out, method, seed, model, split, where, **unusual(model), **known)
-    job = _Job(model, split, method, seed, given, folder, progress, checkpoint_every)
+    job = _Job(model, split, method, seed, given, folder, progress, checkpoint_seconds)
     found: dict[Row, Solution] = {}
     waiting = []
     for row in (row for replica in range(replicas) for row in job.rows(replica)):
@@ -131,7 +132,7 @@ def _train(job: _Job, group: Sequence[Row]) -> list[Solution]:
     if job.folder is not None:
         job.folder.write_settings()
     folders = [own for row in group if (own := job.own(row)) is not None]
-    drive(run, method.epochs, job.split, randomness, group, folders, device, job.progress, job.checkpoint_every)
+    drive(run, method.epochs, job.split, randomness, group, folders, device, job.progress, job.checkpoint_seconds)
     solutions = run.solutions()
     release(run)
     # The first has the checkpoint, which is needed until all others are there.

@@ -15,6 +15,7 @@ from torch import nn
 from coset.alignment.repair import recompute_norms
 from coset.core.device import resolve
 from coset.core.errors import CosetError
+from coset.core.progress import Event, Progress
 from coset.data import Data, as_split
 from coset.plot.barrier import barriers
 from coset.solutions import metrics
@@ -99,7 +100,7 @@ def barrier(
     batch_size: int = BATCH,
     generator: torch.Generator | None = None,
     device: str | torch.device | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
     attack: PGD | None = None,
 ) -> Barrier:
     """Evaluate `path` at equally spaced points: loss(t) = -mean_i log E_{w ~ path(t)}[p(y_i | x_i, w)].
@@ -107,7 +108,7 @@ def barrier(
     The targets are classes, and the model returns logits (n, ..., classes); or they are values (n, k), as the model
     returns, and the solutions have noise. Random states are drawn with the same noise at every point, so that the
     curve is smooth. `repair` is data on which the statistics of norms are recomputed at each state that is
-    evaluated. `progress` is called with the points done and their number.
+    evaluated.
 
     With an attack, for which every point must be a Dirac, the inputs are those that it finds for that very state,
     after repair; its random starts are the same at every point.
@@ -143,7 +144,7 @@ def barrier(
             errors.append(found.loss_error)
             influences.append(found.influence)
         if progress is not None:
-            progress(done, points)
+            progress(Event(done, points, "point"))
     known = len(errors) == points
     measured = Barrier(ts, tuple(losses), tuple(accuracies) or None, tuple(errors) if known else None)
     return dataclasses.replace(measured, height_error=_height_error(measured, influences)) if known else measured

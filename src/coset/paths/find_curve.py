@@ -11,11 +11,12 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from coset.alignment.align import METHODS, Method, align as match
+from coset.alignment.align import METHODS, Method as AlignMethod, align as match
 from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError
 from coset.core.files import write_json
+from coset.core.progress import Progress
 from coset.core.state import State
 from coset.data import Data, Split, as_split
 from coset.paths.connect import Connect, Connecting, ends_of
@@ -29,7 +30,7 @@ from coset.solutions.solution import Solution
 from coset.symmetries.infer import symmetry
 from coset.symmetries.symmetry import Symmetry
 from coset.training.folder import CHECKPOINT, SETTINGS, digest, open_folder
-from coset.training.loop import Progress, check_run
+from coset.training.loop import check_run
 from coset.training.network import check_call
 
 log = logging.getLogger(__name__)
@@ -43,32 +44,34 @@ def find_curve(
     b: State | Solution,
     model: nn.Module,
     data: Data,
-    align: bool | Method = True,
-    pam: bool | PAM = False,
-    settings: Connect | None = None,
+    method: Connect | None = None,
     *,
+    align: bool | AlignMethod = True,
+    pam: bool | PAM = False,
+    sym: Symmetry | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
-    checkpoint_every: int = 1,
+    checkpoint_seconds: float = 60.0,
 ) -> Curve:
     """A curve from `a` to an image of `b` along which the loss on `data` is low (tatro2020 Eq. 5).
 
     align: move `b` by the element of the model's symmetry that matches it with `a`: by activations when True, else by a
     method of `coset.align`; False leaves it where it is. pam: then let the permutation and the curve be learned in turn
-    (`PAM`). settings: how the curve is learned, and its shape. Of Diracs and Gaussians; the last point of the result is
+    (`PAM`). method: how the curve is learned, and its shape. sym: of the model, inferred when None. Of Diracs and
+    Gaussians; the last point of the result is
     the image of `b`.
 
-    `out` is a folder for metrics and checkpoints, one each `checkpoint_every` epochs, and after a minute at the
-    latest, once an epoch is over: called again with the same arguments, this goes on where it was
-    stopped, with the same result. Same arguments, same result.
+    `out` is a folder for metrics and checkpoints, one after the first epoch that ends `checkpoint_seconds` after the
+    last one: called again with the same arguments, this goes on where it was stopped, with the same result. Same
+    arguments, same result.
     """
-    settings = Connect() if settings is None else settings
+    settings = Connect() if method is None else method
     alternating = PAM() if pam is True else pam or None
-    method: Method = "activations" if align is True else align or "auto"
-    _check_options(settings, alternating, method)
-    check_run(1, checkpoint_every, seed)
+    matching: AlignMethod = "activations" if align is True else align or "auto"
+    _check_options(settings, alternating, matching)
+    check_run(1, checkpoint_seconds, seed)
     first, second = plain(with_order(a)), plain(with_order(b))
     if type(first) is not type(second):
         kinds = f"a {type(first).__name__} and a {type(second).__name__}"
@@ -86,7 +89,7 @@ def find_curve(
     if out is not None:
         given = {
             "ends": [_known(q) for q in (first, second)],
-            "align": repr(method) if align else None,
+            "align": repr(matching) if align else None,
             "pam": None if alternating is None else asdict(alternating),
         }
         folder = open_folder(out, settings, seed, model, split, where, **given)
@@ -97,10 +100,11 @@ def find_curve(
         _refuse_strangers(path)
         folder.write_settings()
     first, second = first.to(where), second.to(where)
-    sym = _symmetry(model, split) if align or alternating is not None else None
+    if sym is None and (align or alternating is not None):
+        sym = _symmetry(model, split)
     if align and sym is not None:
-        second = _aligned(first, second, sym, method, model, split, seed, path)
-    work = Work(split, seed, where, path, progress, checkpoint_every)
+        second = _aligned(first, second, sym, matching, model, split, seed, path)
+    work = Work(split, seed, where, path, progress, checkpoint_seconds)
     if alternating is not None and sym is not None and isinstance(first, Dirac) and isinstance(second, Dirac):
         found = alternate(settings, alternating, first, second, model, sym, work)
         if path is not None:
@@ -116,13 +120,13 @@ def find_curve(
     return curve
 
 
-def _check_options(settings: Connect, pam: PAM | None, method: Method) -> None:
+def _check_options(settings: Connect, pam: PAM | None, matching: AlignMethod) -> None:
     if not isinstance(settings, Connect):
-        raise CosetError(f"The settings of a curve are a coset.Connect, not a {type(settings).__name__}.")
+        raise CosetError(f"The method of a curve is a coset.Connect, not a {type(settings).__name__}.")
     if not (pam is None or isinstance(pam, PAM)):
         raise CosetError(f"pam is True, False or a coset.PAM, not {pam!r}.")
-    if isinstance(method, str) and method not in METHODS:
-        raise CosetError(f"There is no method {method!r}; choose from {', '.join(METHODS)}.")
+    if isinstance(matching, str) and matching not in METHODS:
+        raise CosetError(f"There is no method {matching!r}; choose from {', '.join(METHODS)}.")
 
 
 def _known(q: Solution) -> str:
@@ -156,7 +160,7 @@ def _aligned(
     a: Dirac | Gaussian,
     b: Dirac | Gaussian,
     sym: Symmetry,
-    method: Method,
+    method: AlignMethod,
     model: nn.Module,
     split: Split,
     seed: int,

@@ -18,6 +18,7 @@ from coset.alignment.repair import running_norms
 from coset.assignment import alternate_projections, project_doubly_stochastic, sample_birkhoff
 from coset.core.checks import check_positive
 from coset.core.errors import CosetError
+from coset.core.progress import Progress
 from coset.data import Split
 from coset.paths.connect import Along, Buffers, Connect, Connecting, Ends, between, ends_of, place
 from coset.paths.curve import CURVES, Curve
@@ -28,7 +29,7 @@ from coset.symmetries.element_file import load_element, save_element
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 from coset.training.folder import RowFolder
-from coset.training.loop import Course, Problem, Progress, drive
+from coset.training.loop import Course, Problem, drive
 from coset.training.network import Network
 from coset.training.optimizers import Optimizer
 from coset.training.randomness import Randomness
@@ -45,7 +46,7 @@ class Work:
     device: torch.device
     folder: Path | None
     progress: Progress | None
-    checkpoint_every: int
+    checkpoint_seconds: float
 
     def learn(self, ends: Ends, make: Callable[[Problem], Learned], epochs: int, part: str, stream: int) -> Learned:
         """Let what `make` makes go through its epochs, with its checkpoint in the folder `part`.
@@ -66,7 +67,7 @@ class Work:
             folders,
             self.device,
             self.progress,
-            self.checkpoint_every,
+            self.checkpoint_seconds,
             lambda row: f"Learning ({part})",
         )
         return run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError, ModelError
 from coset.core.functional import evaluating
+from coset.core.progress import Event, Progress
 from coset.core.state import State, check, is_coordinate
 from coset.data import Data, as_split
 from coset.paths.barrier import Path, repairer
@@ -109,7 +110,7 @@ def plane(
     repair: Data | None = None,
     batch_size: int = BATCH,
     device: str | torch.device | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Plane:
     """log p(data | w) and log N(w; 0, prior_variance I) for w on the plane through three means (rossi2023 Fig. 6, A16).
 
@@ -120,7 +121,7 @@ def plane(
     `margin` times its longer side, on each side. Values as targets have the noise of `a` everywhere, so that all
     places are judged alike. The points of `path` are projected on the axes, which is exact for a quadratic Bezier curve
     on the plane of its ends and its control point; the grid is wide enough to hold them. `repair` is data on which the
-    statistics of norms are recomputed at each place. `progress` is called with the places done and their number.
+    statistics of norms are recomputed at each place.
     """
     _check_options(points, margin, prior_variance)
     first, second, third = (with_order(q) for q in (a, b, c))
@@ -150,7 +151,7 @@ def plane(
             if isinstance(likelihood, Classification):
                 hits[rows] += (out.argmax(-1) == split.targets[examples]).flatten(1).sum(1)
             if progress is not None and examples.stop == len(split):
-                progress(rows.stop, len(places))
+                progress(Event(rows.stop, len(places), "point"))
     if bool(total.isnan().any()):
         raise ModelError(
             f"{type(model).__name__} returns NaN at some places of the plane: if it has norms with statistics, which "

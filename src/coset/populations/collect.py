@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from coset.core import state as states
 from coset.core.device import matmul_precision, resolve
 from coset.core.errors import CosetError, StateError
-from coset.core.progress import Counted, Epoch
+from coset.core.progress import Epoch, Event, Progress
 from coset.core.state import State, finite_rows, owners
 from coset.data import Data, Split, as_split
 from coset.populations.chunk import Chunk, Collect, measure, refuse_alone
@@ -24,7 +24,6 @@ from coset.populations.population import Population, once
 from coset.training.capture import release
 from coset.training.folder import CHECKPOINT, SETTINGS, RowFolder, RunFolder, digest, open_folder, unusual
 from coset.training.initialise import fresh
-from coset.training.loop import Progress
 from coset.training.network import check_call
 from coset.training.randomness import Randomness, seeded
 
@@ -91,22 +90,21 @@ def collect(
     model: nn.Module,
     data: Data,
     runs: int,
-    settings: Collect | None = None,
+    method: Collect | None = None,
     *,
     draw: Draw | None = None,
     seed: int = 0,
     device: str | torch.device | None = None,
     out: str | Path | None = None,
     progress: Progress | None = None,
-    on_step: Counted | None = None,
     checkpoint_seconds: float = 60.0,
 ) -> Population:
-    """`runs` networks trained from independent starts, `settings.chunk` of them at once on the same minibatches.
+    """`runs` networks trained from independent starts, `method.chunk` of them at once on the same minibatches.
 
     The model says only what the network is, as for `coset.fit`. Starts are those of its own initialisation, or the
     population `draw(n, generator)`. Chunk k draws starts and the order of the data from (seed, k): same arguments, same
-    result, and who asks for more runs gets the same whole chunks, and more. `progress` gets an `Epoch` with the number
-    of the chunk as replica and the mean loss of its networks, and `on_step` hears of each step of all chunks.
+    result, and who asks for more runs gets the same whole chunks, and more. `progress` hears of each step of
+    all chunks and of each epoch, an `Epoch` with the number of the chunk as replica and the mean loss of its networks.
 
     Labels are "run", "loss" and, of classifiers, "accuracy", both measured on `data` at the end. Of kept iterations
     they are measured on 2048 examples at most, the same for all, and "iteration" counts from 1. Runs that diverge are
@@ -115,7 +113,7 @@ def collect(
     `out` is a folder: each finished chunk is a file, and every `checkpoint_seconds` the one under way is kept. Called
     again with the same arguments, or with more runs, `collect` goes on where it was stopped, with the same result.
     """
-    settings = Collect() if settings is None else settings
+    settings = Collect() if method is None else method
     if runs < 1 or seed < 0:
         raise CosetError(f"runs must be positive and the seed not negative, not {runs} and {seed}.")
     where = resolve(device, states.of(model))
@@ -127,7 +125,7 @@ def collect(
     own = copy.deepcopy(blank).to(where)
     about = {"model": type(model).__name__, "data": digest(split), "settings": asdict(settings), "seed": seed}
     chunks = -(-runs // settings.chunk)
-    job = _Job(blank, own, split, settings, draw, seed, chunks, progress, on_step, checkpoint_seconds, None, about)
+    job = _Job(blank, own, split, settings, draw, seed, chunks, progress, checkpoint_seconds, None, about)
     first = job.starts(0, 2)
     refuse_alone(own, first, split.inputs[:2])
     if out is not None:
@@ -158,7 +156,6 @@ class _Job:
     seed: int
     chunks: int
     progress: Progress | None
-    on_step: Counted | None
     checkpoint_seconds: float
     folder: RunFolder | None
     about: dict[str, Any]
@@ -219,15 +216,17 @@ class _Job:
                 content = {"epoch": chunk.epochs, "run": chunk.state_dict(), "randomness": randomness.states}
                 own.checkpoint({**content, "group": group, "seconds": now - begin})
                 saved = time.perf_counter()
-            if self.on_step is not None:
+            if self.progress is not None:
                 each = self.settings.epochs * chunk.steps
-                self.on_step(number * each + chunk.taken, self.chunks * each)
+                self.progress(Event(number * each + chunk.taken, self.chunks * each, "step"))
 
         for epoch in range(chunk.epochs + 1, self.settings.epochs + 1):
             losses = chunk.epoch(after_step)
             loss = float(losses[losses.isfinite()].mean())
             if self.progress is not None:
-                self.progress(Epoch(number, epoch, self.settings.epochs, loss, None, time.perf_counter() - begin))
+                state = Epoch(number, epoch, self.settings.epochs, loss, None, time.perf_counter() - begin)
+                text = f"epoch {epoch} of {self.settings.epochs}, {state.errors}"
+                self.progress(Event(epoch, self.settings.epochs, "epoch", text, state))
             begin = time.perf_counter()
         return chunk
 

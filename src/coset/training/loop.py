@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from coset.core.errors import CosetError, DataError
-from coset.core.progress import Epoch
+from coset.core.progress import Epoch, Event, Progress
 from coset.data import Split
 from coset.solutions.likelihood import Likelihood
 from coset.solutions.solution import Solution
@@ -120,11 +120,6 @@ class Method(ABC):
         return only
 
 
-Progress = Callable[[Epoch], None]
-
-MOST = 60.0  # seconds after which the next that can be kept is, whatever `checkpoint_every` says
-
-
 def drive(
     run: Course,
     epochs: int,
@@ -134,14 +129,14 @@ def drive(
     folders: Sequence[RowFolder],
     device: torch.device,
     progress: Progress | None,
-    checkpoint_every: int,
+    checkpoint_seconds: float,
     named: Callable[[Row], str] = lambda row: f"Training of replica {row[0]}",
 ) -> None:
     """Let `run` go through its `epochs`, on from the last checkpoint if there is one.
 
-    `folders` has one for each network of `group`, or none if nothing is kept; else a checkpoint is written every
-    `checkpoint_every` epochs, and after a minute at the latest, once an epoch is over, or a step of a run that can be
-    kept in between. Where something diverged, `split` is looked at, and `named` says in the message what it was.
+    `folders` has one for each network of `group`, or none if nothing is kept; else a checkpoint is written after the
+    first epoch, or step of a run that can be kept in between, that ends `checkpoint_seconds` after the last one. Where
+    something diverged, `split` is looked at, and `named` says in the message what it was.
     """
     done, before = 0, 0.0  # epochs, and seconds of the one that was stopped
     if folders and (checkpoint := folders[0].resume(device)) is not None:
@@ -159,7 +154,7 @@ def drive(
         saved = time.monotonic()
 
     def after_step() -> None:
-        if time.monotonic() - saved >= MOST:
+        if time.monotonic() - saved >= checkpoint_seconds:
             keep(epoch - 1, time.perf_counter() - begin)
 
     run.after_step = after_step if folders else None
@@ -175,20 +170,22 @@ def drive(
         more = [{name: values[k] for name, values in found} for k in range(len(group))]
         for own, (loss, accuracy), others in zip(folders, metrics, more, strict=False):
             own.log({"epoch": epoch, "loss": loss, "accuracy": accuracy, "seconds": seconds, **others})
-        due = epoch % checkpoint_every == 0 or time.monotonic() - saved >= MOST
-        if folders and due and epoch < epochs:
+        if folders and time.monotonic() - saved >= checkpoint_seconds and epoch < epochs:
             keep(epoch, 0.0)
         if progress is not None:
             for row, (loss, accuracy), others in zip(group, metrics, more, strict=True):
                 copy = row[1] if len(row) > 1 else 0
-                progress(Epoch(row[0], epoch, epochs, loss, accuracy, seconds, copy, others))
+                state = Epoch(row[0], epoch, epochs, loss, accuracy, seconds, copy, others)
+                progress(Event(epoch, epochs, "epoch", f"epoch {epoch} of {epochs}, {state.errors}", state))
     run.after_step = None  # which knows the run, that could not go before it
 
 
-def check_run(replicas: int, checkpoint_every: int, seed: int) -> None:
+def check_run(replicas: int, checkpoint_seconds: float, seed: int) -> None:
     """Refuse numbers that no run can have."""
-    if replicas < 1 or checkpoint_every < 1:
-        raise CosetError(f"replicas and checkpoint_every must be positive, not {replicas} and {checkpoint_every}.")
+    if replicas < 1:
+        raise CosetError(f"replicas must be positive, not {replicas}.")
+    if not checkpoint_seconds >= 0:
+        raise CosetError(f"checkpoint_seconds must not be negative, but it is {checkpoint_seconds}.")
     if seed < 0:
         raise CosetError(f"The seed must not be negative, but it is {seed}.")
 

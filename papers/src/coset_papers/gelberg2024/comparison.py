@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from coset import VI, Epoch, SymmetrizedVI, Symmetry, evaluate, fit, symmetry
+from coset import VI, Epoch, SymmetrizedVI, Symmetry, evaluate, fit, on_epoch, symmetry
 from coset.data import Split
 from coset.inference.elbo import elbo
 from coset.solutions.overlap_estimators import Entropy
@@ -107,7 +107,7 @@ def measure(problem: Problem, way: Way, seed: int, device: str) -> dict[str, Any
         if epoch.replica == 0 and (epoch.epoch > 1 or epoch.epochs == 1):  # the first compiles and captures
             seconds.append(epoch.seconds)
 
-    found = fit(model, train, method, problem.replicas, seed, device, progress=note)
+    found = fit(model, train, method, problem.replicas, seed, device, progress=on_epoch(note))
     sym = _symmetry(model, train)
     rows: dict[str, list[float]] = {key: [] for key in ("nll", "score", "elbo", "symmetrized", "index", "short")}
     for q in found:

@@ -151,7 +151,6 @@ def _compute(settings: Settings, sizes: Sizes, n: int) -> dict[str, Any]:
         settings.seed,
         settings.device,
         folder,
-        checkpoint_every=sizes.method.epochs // 4,
     )
     sym = symmetry(model, (split.inputs[:2],))
     rows, every = [], []

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from coset import MAP, VI, Epoch, Solution, Symmetry, align, fit, symmetry, zoo
+from coset import MAP, VI, Epoch, Solution, Symmetry, align, fit, on_epoch, symmetry, zoo
 from coset_papers.rossi2023.sources import SOURCES, Parts, load
 from coset_papers.settings import Settings
 
@@ -62,7 +62,6 @@ class Study:
                 settings.say(f"{self.title}: network {epoch.replica}, epoch {epoch.epoch} of {epochs}")
 
         folder = settings.folder(f"rossi2023-{self.data}-{self.model.partition(':')[0]}", **self.known())
-        every = max(epochs // SAID, 1)
         train = self.parts(settings).train
         return fit(
             self.build(),
@@ -72,8 +71,7 @@ class Study:
             settings.seed,
             settings.device,
             folder,
-            progress,
-            checkpoint_every=every,
+            on_epoch(progress),
         )
 
     def symmetry(self, settings: Settings) -> Symmetry:

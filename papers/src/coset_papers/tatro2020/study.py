@@ -9,7 +9,21 @@ from typing import Any
 
 from torch import nn
 
-from coset import MAP, PAM, PGD, Adversarial, Connect, Curve, Epoch, Solution, find_curve, fit, load_curve, zoo
+from coset import (
+    MAP,
+    PAM,
+    PGD,
+    Adversarial,
+    Connect,
+    Curve,
+    Epoch,
+    Solution,
+    find_curve,
+    fit,
+    load_curve,
+    on_epoch,
+    zoo,
+)
 from coset.data import DataSet
 from coset.paths.find_curve import CURVE
 from coset.solutions.attack import in_units_of
@@ -94,8 +108,7 @@ class Study:
             settings.seed,
             settings.device,
             settings.folder(f"tatro2020-{self.data}-ends", **kept),
-            lambda epoch: self._say(settings, epoch, f"network {epoch.replica}"),
-            checkpoint_every=max(method.epochs // SAID, 1),
+            on_epoch(lambda epoch: self._say(settings, epoch, f"network {epoch.replica}")),
         )
 
     def curve(self, settings: Settings, kind: str, pair: int) -> Curve:
@@ -112,14 +125,13 @@ class Study:
             b,
             self.build().to(settings.device),
             self.images(settings).train,
-            chosen.align or False,
-            (chosen.pam and self.plan.pam) or False,
             replace(self.plan.curves, attack=self.attack(settings)),
+            align=chosen.align or False,
+            pam=(chosen.pam and self.plan.pam) or False,
             seed=settings.seed + pair,
             device=settings.device,
             out=folder,
-            progress=lambda epoch: self._say(settings, epoch, f"{chosen.title} curve {pair}"),
-            checkpoint_every=max(self.plan.curves.epochs // SAID, 1),
+            progress=on_epoch(lambda epoch: self._say(settings, epoch, f"{chosen.title} curve {pair}")),
         )
 
     def trace(self, settings: Settings, kind: str, pair: int) -> list[float]:

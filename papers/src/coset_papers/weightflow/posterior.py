@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset import VI, DeepEnsemble, Ensemble, SymmetrizedVI, diagnose, fit
+from coset import VI, DeepEnsemble, Ensemble, SymmetrizedVI, convergence, fit
 from coset.flow.flow import Flow
 from coset.inference.elbo import elbo
 from coset.populations.sliced_wasserstein import sliced_wasserstein
@@ -43,7 +43,7 @@ def _row(settings: Settings, case: Case) -> dict[str, Any]:
     train, test = problem.splits(settings)
     q, took = problem.chains(settings)
     first, held = problem.halves(settings)
-    found = diagnose(q, problem.build(), train.inputs, problem.hmc.chains)
+    found = convergence(q, problem.build(), train.inputs, problem.hmc.chains)
     reach = REACH * float(train.inputs[:, 0].abs().max())
     grid = torch.linspace(-reach, reach, PLACES, device=settings.device)[:, None]
     kinds: dict[str, Any] = {}
@@ -159,7 +159,7 @@ def _fitted(
     model = problem.build()
     starts = 1 if isinstance(method, DeepEnsemble) else STARTS
     spent = settings.working(folder)
-    found = fit(model, train, method, starts, settings.seed, settings.device, folder, checkpoint_every=100)
+    found = fit(model, train, method, starts, settings.seed, settings.device, folder)
     took = seconds_of(folder)
     spent(took)
     if isinstance(found[0], Ensemble):

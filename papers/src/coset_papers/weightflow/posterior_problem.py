@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
-from coset import HMC, Ensemble, Epoch, Symmetry, data, fit, symmetry, zoo
+from coset import HMC, Ensemble, Epoch, Symmetry, data, fit, on_epoch, symmetry, zoo
 from coset.core.state import State
 from coset.data import Split
 from coset.flow.fitting import Plan
@@ -91,8 +91,7 @@ class Problem:
             settings.seed,
             settings.device,
             folder,
-            say,
-            checkpoint_every=max(self.hmc.epochs // SAID, 1),
+            on_epoch(say),
         )
         assert isinstance(q, Ensemble)
         took = seconds_of(folder)
@@ -150,8 +149,7 @@ class Recipe:
             seed=settings.seed,
             device=settings.device,
             out=folder,
-            progress=say,
-            checkpoint_every=max(self.matching.epochs // SAID, 1),
+            progress=on_epoch(say),
         )
         took = seconds_of(folder)
         spent(took)

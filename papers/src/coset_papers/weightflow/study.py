@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset import Collect, Epoch, Population, Symmetry, collect, data, symmetry, zoo
+from coset import Collect, Epoch, Population, Symmetry, collect, data, on_epoch, symmetry, zoo
 from coset.core import state as states
 from coset.core.files import write_json
 from coset.data import DataSet
@@ -96,7 +96,7 @@ class Subject:
             seed=seed,
             device=settings.device,
             out=folder,
-            progress=say,
+            progress=on_epoch(say),
         )
         spent(sum(seconds.values()))
         return found
@@ -151,8 +151,7 @@ class Recipe:
             seed=settings.seed,
             device=settings.device,
             out=folder,
-            progress=say,
-            checkpoint_every=max(self.matching.epochs // SAID, 1),
+            progress=on_epoch(say),
         )
         seconds = seconds_of(folder)
         last = json.loads((folder / "flow" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])

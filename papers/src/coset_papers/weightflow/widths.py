@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from coset import Epoch, Flow
+from coset import Epoch, Flow, on_epoch
 from coset.core import state as states
 from coset.plot.palette import HUES
 from coset_papers.drawing import legend, panels, style
@@ -112,7 +112,7 @@ def several(settings: Settings, sizes: Sizes) -> Flow:
         seed=settings.seed,
         device=settings.device,
         out=folder,
-        progress=say,
+        progress=on_epoch(say),
     )
     spent(seconds_of(folder))
     flow.save(file)

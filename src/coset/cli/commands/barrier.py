@@ -23,6 +23,7 @@ from coset.cli.options import (
     refuse_curves,
 )
 from coset.core.errors import CosetError
+from coset.core.progress import Event
 
 if TYPE_CHECKING:
     from coset.cli.model_spec import ModelSpec
@@ -152,8 +153,8 @@ def _between(
         variants = {method: None, f"{method}, repaired": dataset.train} if repair else {method: None}
         for name, statistics in variants.items():
 
-            def tick(done: int, total: int, name: str = name) -> None:
-                say.tick(f"{name}: point {done} of {total}")
+            def tick(event: Event, name: str = name) -> None:
+                say.tick(f"{name}: {event}")
 
             barriers[name] = paths_barrier.barrier(
                 geodesic(a, end), net.module, dataset.test, points, repair=statistics, progress=tick

@@ -24,7 +24,7 @@ from coset.cli.options import (
 )
 from coset.core.errors import CosetError, StateError
 from coset.core.names import plural
-from coset.core.progress import Epoch
+from coset.core.progress import Epoch, on_epoch
 
 if TYPE_CHECKING:
     from coset.cli.curve_search import CurveSearch
@@ -65,7 +65,7 @@ def curve(
     points: Annotated[int, typer.Option(help="Points of the curve to measure, with both ends.", min=2)] = 25,
     html: Annotated[Path | None, typer.Option(help="Write a page with the curves: .html.")] = None,
     split: SplitOption = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Epochs from one checkpoint to the next.", min=1)] = 1,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Seconds from one checkpoint to the next.", min=0)] = 60.0,
     args: ArgsOption = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
@@ -125,12 +125,12 @@ def curve(
                 experiment.dataset.train,
                 align=alignment or False,
                 pam=search.pam or False,
-                settings=connect,
+                method=connect,
                 seed=seed,
                 device=device,
                 out=out,
-                progress=watch,
-                checkpoint_every=checkpoint_every,
+                progress=on_epoch(watch),
+                checkpoint_seconds=checkpoint_seconds,
             )
     except KeyboardInterrupt:
         console.complain("stopped", "the same command goes on from the last checkpoint.")

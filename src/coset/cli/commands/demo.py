@@ -15,7 +15,7 @@ import typer
 from coset.cli import console
 from coset.cli.options import SeedOption
 from coset.core.names import plural
-from coset.core.progress import Epoch
+from coset.core.progress import Epoch, on_epoch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -67,7 +67,7 @@ def demo(
         digits = load("digits")
         model = build(MODEL)
         say(f"training networks A and B, {MODEL}, for {method.epochs} epochs")
-        first, second = fit(model, digits.train, method, replicas=2, seed=seed, progress=_epochs(say))
+        first, second = fit(model, digits.train, method, replicas=2, seed=seed, progress=on_epoch(_epochs(say)))
         say("inferring and verifying their symmetry")
         model.load_state_dict(dict(first.mean))
         sym = symmetry(model.eval(), (digits.test.inputs[:BATCH],))

@@ -22,7 +22,7 @@ from coset.cli.options import (
     settings_option,
 )
 from coset.core.names import plural
-from coset.core.progress import Epoch
+from coset.core.progress import Epoch, on_epoch
 
 if TYPE_CHECKING:
     from coset.cli.experiment import Experiment
@@ -41,7 +41,7 @@ def fit(
         list[str] | None, settings_option("A setting of the method, such as rate=0.01 or base.epochs=20.")
     ] = None,
     split: SplitOption = None,
-    checkpoint_every: Annotated[int, typer.Option(help="Epochs from one checkpoint to the next.", min=1)] = 1,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Seconds from one checkpoint to the next.", min=0)] = 60.0,
     args: ArgsOption = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
@@ -85,8 +85,8 @@ def fit(
                 seed=seed,
                 device=device,
                 out=out,
-                progress=watch,
-                checkpoint_every=checkpoint_every,
+                progress=on_epoch(watch),
+                checkpoint_seconds=checkpoint_seconds,
             )
     except KeyboardInterrupt:
         console.complain("stopped", "the same command goes on from the last checkpoint.")
