@@ -16,7 +16,7 @@ from coset.core.show import LINES, WIDTH
 
 def objects(name: str, folder: Path) -> list[Any]:
     net = zoo.build(name)
-    sym = coset.symmetry(net, zoo.example_inputs(net))
+    sym = coset.symmetry(net, zoo.example_input(net))
     generator = torch.Generator().manual_seed(0)
     elements = [sym.identity(), sym.random(generator, scalings=True), sym.random(generator, batch=3)]
     coset.save_state(net, folder / "net.safetensors")
