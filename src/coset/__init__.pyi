@@ -149,22 +149,22 @@ from coset.populations.sliced_wasserstein import (
     SlicedDistance as SlicedDistance,
     sliced_wasserstein as sliced_wasserstein,
 )
-from coset.solutions.attack import PGD as PGD
 from coset.solutions.dirac import Dirac as Dirac
 from coset.solutions.ensemble import Ensemble as Ensemble
 from coset.solutions.evaluate import (
     Evaluation as Evaluation,
     evaluate as evaluate,
 )
-from coset.solutions.full import FullGaussian as FullGaussian
+from coset.solutions.full_gaussian import FullGaussian as FullGaussian
 from coset.solutions.gaussian import Gaussian as Gaussian
-from coset.solutions.kronecker import KroneckerGaussian as KroneckerGaussian
+from coset.solutions.kronecker_gaussian import KroneckerGaussian as KroneckerGaussian
 from coset.solutions.load import load as load
 from coset.solutions.mixture import Mixture as Mixture
 from coset.solutions.overlap import (
     Overlap as Overlap,
     overlap as overlap,
 )
+from coset.solutions.pgd import PGD as PGD
 from coset.solutions.predictive import (
     Moments as Moments,
     moments as moments,

@@ -10,7 +10,7 @@ import coset
 from coset import Symmetry, symmetry, zoo
 from coset.core import state as states
 from coset.core.errors import CosetError, SymmetryError
-from coset.solutions.orbit_map import vectors
+from coset.solutions.orbit_map import flat_gaussian
 from coset.solutions.overlap_estimators import log_densities, nearest
 
 
@@ -117,7 +117,7 @@ def test_overlap_needs_elements() -> None:
 @pytest.mark.parametrize("name", ["mlp:3-20-2", "mlp:2-12-12-2"])
 def test_nearest_image_finds_the_way_back(name: str) -> None:
     _, q, sym = posterior(name, std=0.1)
-    v = vectors(q, sym)
+    v = flat_gaussian(q, sym)
     mean, std = v.mean.unsqueeze(0), v.std.unsqueeze(0)
     generator = torch.Generator().manual_seed(0)
     w = v.sample(1, generator)

@@ -15,7 +15,7 @@ from coset import Element, Group, Solution, Symmetry
 from coset.core import state as states
 from coset.core.checkpoint import save_state
 from coset.core.errors import CosetError, StateError
-from coset.solutions.load import as_solution
+from coset.solutions.as_solution import as_solution
 from coset.symmetries.group import ScaledAxis, Scaling
 
 laws = settings(max_examples=25, deadline=None)

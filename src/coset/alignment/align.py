@@ -23,7 +23,7 @@ from coset.core.errors import CosetError, StateError
 from coset.core.progress import Progress
 from coset.core.state import State, StateLike, check, is_finite, refuse_layout, refuse_names
 from coset.data import Data
-from coset.solutions.load import with_order
+from coset.solutions.as_solution import with_order
 from coset.solutions.solution import Solution
 from coset.symmetries.symmetry import Symmetry
 

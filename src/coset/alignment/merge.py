@@ -15,8 +15,8 @@ from coset.core.errors import CosetError
 from coset.core.progress import Event, Progress
 from coset.core.state import StateLike
 from coset.data import Data
+from coset.solutions.as_solution import as_solution
 from coset.solutions.dirac import Dirac
-from coset.solutions.load import as_solution
 from coset.solutions.solution import Solution
 from coset.symmetries.symmetry import Symmetry
 

@@ -22,8 +22,8 @@ from coset.core.errors import CosetError
 from coset.core.progress import Event, Progress
 from coset.core.state import State
 from coset.data import Data
+from coset.solutions.as_solution import with_order
 from coset.solutions.gaussian import Gaussian
-from coset.solutions.load import with_order
 from coset.solutions.solution import Solution
 from coset.symmetries.symmetry import Symmetry
 

@@ -12,7 +12,7 @@ from coset.alignment.method import AlignmentTask
 from coset.core.device import resolve
 from coset.core.state import StateLike, check, refuse_names
 from coset.data import Data
-from coset.solutions.load import with_order
+from coset.solutions.as_solution import with_order
 from coset.symmetries.symmetry import Symmetry
 
 

@@ -13,7 +13,7 @@ from coset.core.progress import Event
 from coset.paths.barrier import Barrier, barrier
 from coset.paths.curve import Curve
 from coset.paths.geodesic import geodesic
-from coset.solutions.attack import PGD
+from coset.solutions.pgd import PGD
 
 LINE, LEARNED = "straight line", "curve"
 ATTACKED = ", attacked"

@@ -10,7 +10,7 @@ from coset.cli import settings
 from coset.core.errors import CosetError
 from coset.paths.connect import Connect
 from coset.paths.pam import PAM
-from coset.solutions.attack import PGD
+from coset.solutions.pgd import PGD
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from coset.inference.map import MAP, Training
-from coset.solutions.attack import PGD, perturb
+from coset.solutions.pgd import PGD, perturb
 from coset.training.loop import Problem, Run
 
 

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from coset.core.device import resolve
 from coset.core.errors import CosetError
 from coset.core.show import Shown, Table
-from coset.solutions.draws import share
 from coset.solutions.ensemble import Ensemble
 from coset.solutions.likelihood import Classification, Likelihood, Regression, log_softmax
-from coset.solutions.predictive import BATCH, evaluated
+from coset.solutions.predictive import BATCH, sample_outputs
+from coset.solutions.weighted_samples import weighted_samples
 
 Array = NDArray[np.float64]
 
@@ -88,7 +88,9 @@ def convergence(
     where = resolve(device, q.mean)
     likelihood: Likelihood = Classification() if q.noise is None else Regression()
     parts: dict[int, list[Tensor]] = {}
-    with evaluated(share(q, 1), model, x, likelihood, batch_size, None, where) as evaluations:
+    with sample_outputs(
+        weighted_samples(q, 1), model, x, likelihood, batch_size=batch_size, generator=None, device=where
+    ) as evaluations:
         for rows, _, outputs in evaluations:
             found = log_softmax(outputs.double()).exp() if q.noise is None else outputs
             parts.setdefault(rows.start, []).append(found)

@@ -12,13 +12,13 @@ from coset.core.device import resolve
 from coset.core.errors import CosetError
 from coset.core.state import distinct
 from coset.data import Data, as_split
-from coset.solutions.draws import share
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.likelihood import likelihood_of
 from coset.solutions.overlap import Overlap, overlap
 from coset.solutions.overlap_estimators import Entropy
-from coset.solutions.predictive import BATCH, evaluated, require_numbers
+from coset.solutions.predictive import BATCH, require_numbers, sample_outputs
 from coset.solutions.solution import Solution
+from coset.solutions.weighted_samples import weighted_samples
 from coset.symmetries.symmetry import Symmetry
 
 
@@ -72,11 +72,13 @@ def elbo(
         raise CosetError(f"The prior variance must be positive and finite, not {prior_variance}.")
     where = resolve(device, q.mean)
     own, split = q.to(where), as_split(data).to(where)
-    likelihood, draws = likelihood_of(split.targets), share(own, samples)
+    likelihood, draws = likelihood_of(split.targets), weighted_samples(own, samples)
     likelihood.check_noise(own.noise)
     own_generator = torch.Generator(where).manual_seed(0) if generator is None else generator
     logs = torch.zeros(len(draws.weights), dtype=torch.float64, device=where)
-    with evaluated(draws, model, split.inputs, likelihood, batch_size, own_generator, where, None) as found:
+    with sample_outputs(
+        draws, model, split.inputs, likelihood, batch_size=batch_size, generator=own_generator, device=where
+    ) as found:
         for rows, examples, values in found:
             if rows.start == examples.start == 0:
                 likelihood.check(values[0], split.targets)

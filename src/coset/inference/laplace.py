@@ -16,9 +16,9 @@ from coset.inference.curvature import Curvature
 from coset.inference.kfac import damped, kronecker
 from coset.inference.map import MAP
 from coset.solutions.covariance import require_small
-from coset.solutions.full import FullGaussian
+from coset.solutions.full_gaussian import FullGaussian
 from coset.solutions.gaussian import Gaussian
-from coset.solutions.kronecker import KroneckerGaussian
+from coset.solutions.kronecker_gaussian import KroneckerGaussian
 from coset.solutions.solution import Solution
 from coset.training.loop import Method, Problem, Run
 from coset.training.network import Network

@@ -27,7 +27,7 @@ from coset.solutions.solution import Solution
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from coset.solutions.attack import PGD
+    from coset.solutions.pgd import PGD
 
 Path = Callable[[float], Solution]
 

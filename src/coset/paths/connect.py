@@ -15,10 +15,10 @@ from coset.core import state as states
 from coset.core.errors import CosetError
 from coset.core.state import State, check, owners, tie
 from coset.paths.curve import CURVES, Curve
-from coset.solutions.attack import PGD, perturb
-from coset.solutions.convert import as_gaussian
 from coset.solutions.dirac import Dirac
 from coset.solutions.gaussian import Gaussian
+from coset.solutions.gaussian_forms import as_gaussian
+from coset.solutions.pgd import PGD, perturb
 from coset.training.loop import Problem
 from coset.training.minibatches import Descending, Descent, check_decay
 from coset.training.network import Network

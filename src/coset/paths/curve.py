@@ -15,10 +15,11 @@ from coset.core import state as states
 from coset.core.checkpoint import load_state, open_state, save_state
 from coset.core.errors import CosetError, StateError
 from coset.core.state import State, check, owners, tie
-from coset.solutions.convert import as_gaussian
+from coset.solutions.as_solution import with_order
 from coset.solutions.dirac import Dirac
 from coset.solutions.gaussian import Gaussian
-from coset.solutions.load import CURVE as METADATA, KINDS, with_order
+from coset.solutions.gaussian_forms import as_gaussian
+from coset.solutions.load import CURVE as METADATA, KINDS
 from coset.solutions.solution import Solution
 
 

@@ -22,10 +22,11 @@ from coset.data import Data, Split, as_split
 from coset.paths.connect import Connect, Connecting, ends_of
 from coset.paths.curve import Curve, load_curve, plain
 from coset.paths.pam import PAM, Work, alternate
+from coset.solutions.as_solution import with_order
 from coset.solutions.dirac import Dirac
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.likelihood import likelihood_of
-from coset.solutions.load import load, with_order
+from coset.solutions.load import load
 from coset.solutions.solution import Solution
 from coset.symmetries.infer import symmetry
 from coset.symmetries.symmetry import Symmetry

@@ -9,12 +9,12 @@ from torch import Tensor
 from coset.core import state as states
 from coset.core.errors import CosetError
 from coset.core.state import State, check, owners, tie
-from coset.solutions.convert import as_fulls, as_gaussian, common_roots, no_closed_form
+from coset.solutions.as_solution import as_solution
 from coset.solutions.dirac import Dirac
 from coset.solutions.ensemble import Ensemble
-from coset.solutions.full import FullGaussian
+from coset.solutions.full_gaussian import FullGaussian
 from coset.solutions.gaussian import Gaussian
-from coset.solutions.load import as_solution
+from coset.solutions.gaussian_forms import as_gaussian, common_roots, full_gaussians, no_closed_form
 from coset.solutions.solution import Solution
 from coset.solutions.wasserstein import coupled, match
 
@@ -71,7 +71,7 @@ def geodesic(a: State | Solution, b: State | Solution) -> Geodesic:
         return Geodesic(first, second)
     if isinstance(first, Dirac | Gaussian) and isinstance(second, Dirac | Gaussian):
         return Geodesic(as_gaussian(first), as_gaussian(second))
-    whole = as_fulls(first, second, PURPOSE)
+    whole = full_gaussians(first, second, PURPOSE)
     names, *roots = common_roots(*whole)
     return Geodesic(*whole, tuple(names), (roots[0], coupled(roots[0], roots[1])))
 

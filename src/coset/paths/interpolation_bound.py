@@ -16,8 +16,8 @@ from coset.core.state import State, check
 from coset.data import Data, Split, as_split
 from coset.paths.barrier import barrier
 from coset.paths.geodesic import geodesic
+from coset.solutions.as_solution import with_order
 from coset.solutions.dirac import Dirac
-from coset.solutions.load import with_order
 from coset.solutions.predictive import BATCH
 from coset.solutions.solution import Solution
 from coset.zoo.mlp import MLP

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from coset.core.errors import CosetError
 from coset.core.state import State, check
-from coset.solutions.load import as_solution
+from coset.solutions.as_solution import as_solution
 from coset.solutions.mixture import Mixture
 from coset.solutions.solution import Solution
 

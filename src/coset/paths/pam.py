@@ -22,9 +22,9 @@ from coset.core.progress import Progress
 from coset.data import Split
 from coset.paths.connect import Along, Buffers, Connect, Connecting, Ends, between, ends_of, place
 from coset.paths.curve import CURVES, Curve
-from coset.solutions.attack import perturb
 from coset.solutions.dirac import Dirac
 from coset.solutions.likelihood import likelihood_of
+from coset.solutions.pgd import perturb
 from coset.symmetries.element_file import load_element, save_element
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry

@@ -20,9 +20,9 @@ from coset.core.state import State, check, is_coordinate
 from coset.data import Data, as_split
 from coset.paths.barrier import Path, repairer
 from coset.plot.plane import What, contours
+from coset.solutions.as_solution import with_order
 from coset.solutions.likelihood import Classification, likelihood_of
-from coset.solutions.load import with_order
-from coset.solutions.outputs import outputs, together
+from coset.solutions.model_outputs import model_outputs, states_at_once
 from coset.solutions.predictive import BATCH
 from coset.solutions.solution import Solution
 
@@ -140,8 +140,8 @@ def plane(
     total, hits = torch.zeros(2, len(places), dtype=torch.float64, device=where)
     with evaluating(model, where) as ready:
         given = (prepare(ready, state) if prepare else state for state in frame.states(places))
-        at_once = together(ready, where)
-        for rows, examples, out in outputs(
+        at_once = states_at_once(ready, where)
+        for rows, examples, out in model_outputs(
             ready, given, split.inputs, likelihood, at_once=at_once, batch_size=batch_size, device=where
         ):
             if rows.start == examples.start == 0:

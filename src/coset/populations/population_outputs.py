@@ -20,7 +20,7 @@ from coset.core.functional import evaluating, functional_call
 from coset.core.progress import Event, Progress
 from coset.core.state import State, check, members
 from coset.solutions.likelihood import Likelihood
-from coset.solutions.outputs import together
+from coset.solutions.model_outputs import states_at_once
 from coset.solutions.predictive import BATCH, require_numbers
 
 Sizes2d = int | Sequence[int]
@@ -157,7 +157,7 @@ def predictions(
     with evaluating(model, device) as ready:
         networks = states.untie(ready, states.to(population, device))
         first = states.call(ready, _one(networks, 0), (inputs[:1].to(device),))
-        at_once = min(together(ready, device), n)
+        at_once = min(states_at_once(ready, device), n)
         vectorized = at_once > 1 and _vectorizes(ready, members(networks, slice(2)), inputs[:2].to(device))
         times = 1 if device.type == "cpu" else ELSEWHERE
         most = BATCH if vectorized else times * BATCH

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coset.core.state import State, check, is_coordinate, owners, tie
-from coset.solutions.solution import Solution, checked_noise, require_count, state_image
+from coset.solutions.solution import Solution, as_noise, require_count, state_image
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -23,7 +23,7 @@ class Dirac(Solution):
         """Names that hold one tensor object are tied. NaN and infinite values are refused."""
         checked = check(state)
         self.mean = tie({name: x.detach() for name, x in checked.items()}, owners(checked))
-        self.noise = checked_noise(noise)
+        self.noise = as_noise(noise)
 
     @property
     def state(self) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from coset.core.errors import StateError
 from coset.core.state import State, check, distinct, is_coordinate, mean, owners, size, stack, tie, unstack
 from coset.solutions.coordinates import rows
 from coset.solutions.dirac import Dirac
-from coset.solutions.solution import Solution, checked_noise, require_count
+from coset.solutions.solution import Solution, as_noise, require_count
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -38,7 +38,7 @@ class Ensemble(Solution):
         if len(self) == 0:
             raise StateError("An ensemble needs at least one member, and this population is empty.")
         self.mean = tie(mean(self.population), tied)
-        self.noise = checked_noise(noise)
+        self.noise = as_noise(noise)
 
     def __len__(self) -> int:
         return size(self.population)

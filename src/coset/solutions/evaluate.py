@@ -12,13 +12,13 @@ from coset.core.errors import CosetError
 from coset.core.state import State
 from coset.data import Data, Split, as_split
 from coset.solutions import metrics
+from coset.solutions.as_solution import as_solution
 from coset.solutions.dirac import Dirac
-from coset.solutions.load import as_solution
 from coset.solutions.predictive import BATCH, predictive
 from coset.solutions.solution import Solution
 
 if TYPE_CHECKING:
-    from coset.solutions.attack import PGD
+    from coset.solutions.pgd import PGD
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from torch import Tensor
 from coset.core.errors import StateError
 from coset.core.state import State, check, distinct, is_coordinate, owners, tie
 from coset.solutions.coordinates import linear
-from coset.solutions.solution import Solution, checked_noise, require_count, state_image
+from coset.solutions.solution import Solution, as_noise, require_count, state_image
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -47,7 +47,7 @@ class Gaussian(Solution):
             for name, x in floating.items()
         }
         self.std = tie(full, owners(floating))
-        self.noise = checked_noise(noise)
+        self.noise = as_noise(noise)
 
     @property
     def is_random(self) -> bool:

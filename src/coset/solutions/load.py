@@ -1,20 +1,18 @@
-"""Solutions from files, and from whatever a caller has."""
+"""Solutions from files."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from coset.core.checkpoint import load_state, open_state
 from coset.core.errors import StateError
-from coset.core.state import StateLike, as_state, check
+from coset.core.state import check
 from coset.solutions.dirac import Dirac
 from coset.solutions.ensemble import Ensemble
-from coset.solutions.full import FullGaussian
+from coset.solutions.full_gaussian import FullGaussian
 from coset.solutions.gaussian import Gaussian
-from coset.solutions.kronecker import KroneckerGaussian
+from coset.solutions.kronecker_gaussian import KroneckerGaussian
 from coset.solutions.mixture import Mixture
 from coset.solutions.solution import METADATA, Solution
 from coset.solutions.symmetrized import Symmetrized
@@ -62,20 +60,3 @@ def refuse_other(path: Path) -> None:
     for key, advice in OTHERS.items():
         if key in metadata:
             raise StateError(f"{path} holds {advice.format(path=path)}")
-
-
-def as_solution(x: StateLike) -> Solution:
-    """A solution as it is; a state, or that of a module, as a Dirac."""
-    if isinstance(x, Solution):
-        return x
-    if isinstance(x, Mapping | nn.Module):
-        return Dirac(as_state(x))
-    raise StateError(f"A solution, a state (a dict of tensors) or a module is expected, not a {type(x).__name__}.")
-
-
-def with_order(x: StateLike) -> Solution:
-    """`as_solution`, of one whose units have an order: the mean of a symmetrized one has all of them alike."""
-    solution = as_solution(x)
-    if isinstance(solution, Symmetrized):
-        raise StateError("A Symmetrized holds its units in every order, so it has no place of its own: give its q.")
-    return solution

@@ -156,7 +156,7 @@ class OrbitMap:
 
 
 @dataclass(frozen=True, eq=False)
-class Vectors:
+class FlatGaussian:
     """mean, std: (p,) of the random tensors `names` one after the other; orbit: how permutations move them."""
 
     names: tuple[str, ...]
@@ -170,7 +170,7 @@ class Vectors:
         return self.mean + self.std * noise.to(self.mean.device)
 
 
-def vectors(q: Gaussian, sym: Symmetry) -> Vectors:
+def flat_gaussian(q: Gaussian, sym: Symmetry) -> FlatGaussian:
     """The vectors of `q`, on its device; refused if a tensor that moves is fixed, since its images do not overlap."""
     names = [name for name in distinct(q.std) if bool((q.std[name] > 0).all())]
     moved = {name for group in sym.groups if group.size > 1 for name, _ in group.members}
@@ -185,4 +185,4 @@ def vectors(q: Gaussian, sym: Symmetry) -> Vectors:
     if not names:
         raise CosetError("No tensor of this posterior is random, so there is nothing to symmetrize.")
     mean, std = (torch.cat([x[name].flatten() for name in names]) for x in (q.mean, q.std))
-    return Vectors(tuple(names), mean, std, OrbitMap(sym, shapes, mean.device))
+    return FlatGaussian(tuple(names), mean, std, OrbitMap(sym, shapes, mean.device))

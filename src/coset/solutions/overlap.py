@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from coset.core.errors import CosetError
+from coset.solutions.as_solution import as_solution
 from coset.solutions.gaussian import Gaussian
-from coset.solutions.load import as_solution
-from coset.solutions.orbit_map import vectors
+from coset.solutions.orbit_map import flat_gaussian
 from coset.solutions.overlap_estimators import Bethe, Entropy, Importance, estimator
 from coset.solutions.solution import Solution
 from coset.symmetries.symmetry import Symmetry
@@ -86,7 +86,7 @@ def overlap(
         raise CosetError(f"The overlap needs two samples or more, not {samples}.")
     if elements < 2:
         raise CosetError(f"The overlap needs two elements or more, not {elements}.")
-    v = vectors(given, sym)
+    v = flat_gaussian(given, sym)
     orbit = v.orbit
     if not orbit.sets:
         raise CosetError("This symmetry has no permutations, so no equivalent modes.")

@@ -97,7 +97,7 @@ def state_image(sym: Symmetry, g: Element, state: State) -> dict[str, Tensor]:
     return tie(sym.act(g, state), owners(state))
 
 
-def checked_noise(noise: float | None) -> float | None:
+def as_noise(noise: float | None) -> float | None:
     """The noise as a float, refused unless it is positive and finite; None as it is."""
     if noise is None:
         return None

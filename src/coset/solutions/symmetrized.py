@@ -13,7 +13,7 @@ from torch import Tensor
 from coset.core.errors import CosetError, SymmetryError
 from coset.core.state import State, check, distinct, is_coordinate, owners, tie
 from coset.solutions.gaussian import Gaussian
-from coset.solutions.orbit_map import OrbitMap, Vectors, vectors
+from coset.solutions.orbit_map import FlatGaussian, OrbitMap, flat_gaussian
 from coset.solutions.overlap_estimators import Entropy, Exact, Importance, estimator, log_densities, nearest
 from coset.solutions.solution import Solution, require_count
 from coset.symmetries.group import Element
@@ -105,13 +105,13 @@ class Symmetrized(Solution):
         rest = Gaussian(self.q.mean, {name: s for name, s in self.q.std.items() if name not in known})
         return rest.log_prob({name: self.q.mean[name] if name in known else x for name, x in state.items()})
 
-    def _vectors(self) -> Vectors:
+    def _vectors(self) -> FlatGaussian:
         if not isinstance(self.q, Gaussian):
             raise CosetError(
                 f"The density of a symmetrized {type(self.q).__name__} is not known, only that of a Gaussian with "
                 "independent coordinates."
             )
-        return vectors(self.q, self.sym)
+        return flat_gaussian(self.q, self.sym)
 
 
 def _exact(orbit: OrbitMap) -> Exact | None:

@@ -6,13 +6,13 @@ from torch import Tensor
 from coset.assignment import solve
 from coset.core.errors import CosetError
 from coset.core.state import State, check, distinct, is_coordinate
-from coset.solutions.convert import as_fulls, as_gaussian, common_roots
+from coset.solutions.as_solution import as_solution
 from coset.solutions.coordinates import rows
 from coset.solutions.dirac import Dirac
 from coset.solutions.ensemble import Ensemble
 from coset.solutions.gaussian import Gaussian
-from coset.solutions.kronecker import KroneckerGaussian
-from coset.solutions.load import as_solution
+from coset.solutions.gaussian_forms import as_gaussian, common_roots, full_gaussians
+from coset.solutions.kronecker_gaussian import KroneckerGaussian
 from coset.solutions.mixture import Mixture
 from coset.solutions.solution import Solution
 from coset.solutions.symmetrized import Symmetrized
@@ -100,7 +100,7 @@ def _spread(a: Solution, b: Solution) -> Tensor:
         return _apart(as_gaussian(a).std, as_gaussian(b).std)
     if isinstance(a, Dirac | KroneckerGaussian) and isinstance(b, Dirac | KroneckerGaussian):
         return _kroneckers(a, b)
-    _, first, second = common_roots(*as_fulls(a, b, PURPOSE))
+    _, first, second = common_roots(*full_gaussians(a, b, PURPOSE))
     return (first - coupled(first, second)).square().sum()
 
 

@@ -17,7 +17,7 @@ from coset.core.errors import ModelError
 from coset.core.functional import evaluating, functional_call, refuse_shared_modules
 from coset.data import Split
 from coset.solutions.likelihood import likelihood_of
-from coset.solutions.outputs import convolves
+from coset.solutions.model_outputs import convolves
 
 LINEAR = (F.linear, F.conv1d, F.conv2d, F.conv3d)
 TINY = 1e-16  # keeps the gradient of the root finite where an input is zero

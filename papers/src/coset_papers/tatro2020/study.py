@@ -26,7 +26,7 @@ from coset import (
 )
 from coset.data import DataSet
 from coset.paths.find_curve import CURVE
-from coset.solutions.attack import in_units_of
+from coset.solutions.pgd import in_units_of
 from coset_papers.settings import Settings
 from coset_papers.tatro2020.images import SOURCES, load
 from coset_papers.tatro2020.kinds import ALIGNED, KINDS, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED

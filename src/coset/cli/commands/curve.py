@@ -91,8 +91,8 @@ def curve(
     from coset.paths.find_curve import CURVE, find_curve
     from coset.plot.barrier import barriers
     from coset.plot.page import page
-    from coset.solutions.attack import PGD
     from coset.solutions.evaluate import evaluate
+    from coset.solutions.pgd import PGD
 
     start = time.perf_counter()
     if no_align and align is not None:

@@ -62,8 +62,8 @@ def fit(
     from coset.cli.model_spec import ModelSpec
     from coset.inference import fit as inference
     from coset.inference.adversarial import Adversarial
-    from coset.solutions.attack import in_units_of
     from coset.solutions.evaluate import evaluate
+    from coset.solutions.pgd import in_units_of
     from coset.training.folder import SOLUTION
 
     start = time.perf_counter()

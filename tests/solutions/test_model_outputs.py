@@ -7,10 +7,10 @@ from torch import Tensor, nn
 import coset
 from coset import zoo
 from coset.core import state as states
-from coset.solutions import outputs as module
-from coset.solutions.draws import share
+from coset.solutions import model_outputs as module
 from coset.solutions.likelihood import Classification
-from coset.solutions.outputs import outputs, together
+from coset.solutions.model_outputs import model_outputs, states_at_once
+from coset.solutions.weighted_samples import weighted_samples
 
 CPU = torch.device("cpu")
 
@@ -89,7 +89,7 @@ def test_models_that_look_at_values_run_one_by_one() -> None:
     torch.manual_seed(3)
     model, x = Looks(), torch.randn(9, 3)
     found = coset.predict(cloud(model, 1.0), model, x, samples=16)
-    drawn = share(cloud(model, 1.0), 16).states(0, CPU, 16)
+    drawn = weighted_samples(cloud(model, 1.0), 16).states(0, CPU, 16)
     expected = torch.stack([states.call(model, one, (x,)).softmax(-1) for one in drawn]).mean(0)
     assert torch.allclose(found.exp().float(), expected, atol=1e-6)
 
@@ -98,22 +98,22 @@ def test_slices_cover_everything_once() -> None:
     net, x = zoo.build("mlp:3-4-2"), torch.randn(11, 3)
     population = states.unstack(cloud(net).sample(7, torch.Generator().manual_seed(0)))
     seen = torch.zeros(7, 11, 2)
-    for rows, examples, out in outputs(net, population, x, Classification(), at_once=3, batch_size=4, device=CPU):
+    for rows, examples, out in model_outputs(net, population, x, Classification(), at_once=3, batch_size=4, device=CPU):
         seen[rows, examples] += out
     expected = torch.stack([states.call(net, one, (x,)) for one in population])
     assert torch.allclose(seen, expected, atol=1e-6)
 
 
 def test_how_many_run_at_once() -> None:
-    assert together(zoo.build("mlp:3-4-2"), CPU) > 1000
-    assert together(zoo.build("mlp:784-512-512-512-10"), CPU) == 1
-    assert 1 < together(zoo.build("mlp:64-64-64-10"), CPU) < 128
-    assert together(nn.Sequential(nn.Conv2d(1, 2, 3)), CPU) == 1
+    assert states_at_once(zoo.build("mlp:3-4-2"), CPU) > 1000
+    assert states_at_once(zoo.build("mlp:784-512-512-512-10"), CPU) == 1
+    assert 1 < states_at_once(zoo.build("mlp:64-64-64-10"), CPU) < 128
+    assert states_at_once(nn.Sequential(nn.Conv2d(1, 2, 3)), CPU) == 1
 
 
 def test_the_noise_of_a_state_does_not_depend_on_how_many_are_drawn(gaussian: coset.Gaussian) -> None:
     few, many = (coset.Mixture([gaussian, gaussian], [1 - t, t]) for t in (0.2, 0.6))
-    first, second = (share(q, 45) for q in (few, many))
+    first, second = (weighted_samples(q, 45) for q in (few, many))
     assert first.counts == (36, 9) and second.counts == (18, 27)
     found = [list(draws.states(5, CPU, 64)) for draws in (first, second)]
     for k in range(18):

@@ -13,7 +13,7 @@ from coset.core.state import State, check, distinct, owners, tie
 from coset.solutions.coordinates import agree_elsewhere, count, home, joined, moves, own_names, parted, slices
 from coset.solutions.covariance import Covariance, require_density, require_small
 from coset.solutions.gaussian import MEAN, Gaussian
-from coset.solutions.solution import Solution, checked_noise, require_count, state_image
+from coset.solutions.solution import Solution, as_noise, require_count, state_image
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -41,7 +41,7 @@ class FullGaussian(Solution):
         size = count(self.mean, self.names)
         require_small(size)
         self._covariance = Covariance.of(covariance, size, "The covariance").to(home(self.mean, self.names))
-        self.noise = checked_noise(noise)
+        self.noise = as_noise(noise)
 
     @property
     def covariance(self) -> Tensor:

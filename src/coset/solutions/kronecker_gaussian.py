@@ -13,9 +13,9 @@ from coset.core.errors import SymmetryError
 from coset.core.state import State, check, owners, tie
 from coset.solutions.coordinates import agree_elsewhere, count, home, moves, own_names, slices
 from coset.solutions.covariance import Covariance, require_density, require_small
-from coset.solutions.full import FullGaussian
+from coset.solutions.full_gaussian import FullGaussian
 from coset.solutions.gaussian import MEAN, Gaussian
-from coset.solutions.solution import Solution, checked_noise, require_count, state_image
+from coset.solutions.solution import Solution, as_noise, require_count, state_image
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -45,7 +45,7 @@ class KroneckerGaussian(Solution):
                 Covariance.of(a, rows, f"The first factor of '{given}'").to(x.device),
                 Covariance.of(b, columns, f"The second factor of '{given}'").to(x.device),
             )
-        self.noise = checked_noise(noise)
+        self.noise = as_noise(noise)
 
     @property
     def factors(self) -> dict[str, tuple[Tensor, Tensor]]:

@@ -16,7 +16,7 @@ from coset import zoo
 from coset.core import state as states
 from coset.core.errors import CosetError, DataError
 from coset.data import DataSet, Split, Standardization, load
-from coset.solutions.attack import perturb
+from coset.solutions.pgd import perturb
 from coset.training.network import Network
 
 

@@ -25,7 +25,7 @@ def convolves(model: nn.Module) -> bool:
     return any(isinstance(module, _ConvNd) for module in model.modules())
 
 
-def together(model: nn.Module, device: torch.device) -> int:
+def states_at_once(model: nn.Module, device: torch.device) -> int:
     """How many states of `model` should run at once, one or more.
 
     With convolutions one, since a convolution of several states is a grouped one, which is slower than one by one.
@@ -37,7 +37,7 @@ def together(model: nn.Module, device: torch.device) -> int:
     return max(coordinates // max(size, 1), 1)
 
 
-def outputs(
+def model_outputs(
     model: nn.Module,
     given: Iterable[State],
     inputs: Tensor,

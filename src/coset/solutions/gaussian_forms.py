@@ -9,9 +9,9 @@ from coset.core.state import distinct
 from coset.solutions.coordinates import count, joined, slices
 from coset.solutions.covariance import require_small
 from coset.solutions.dirac import Dirac
-from coset.solutions.full import FullGaussian
+from coset.solutions.full_gaussian import FullGaussian
 from coset.solutions.gaussian import Gaussian
-from coset.solutions.kronecker import KroneckerGaussian
+from coset.solutions.kronecker_gaussian import KroneckerGaussian
 from coset.solutions.solution import Solution
 
 
@@ -20,7 +20,7 @@ def as_gaussian(q: Dirac | Gaussian) -> Gaussian:
     return q if isinstance(q, Gaussian) else Gaussian(q.mean, {}, q.noise)
 
 
-def as_fulls(a: Solution, b: Solution, purpose: str) -> tuple[FullGaussian, FullGaussian]:
+def full_gaussians(a: Solution, b: Solution, purpose: str) -> tuple[FullGaussian, FullGaussian]:
     """Gaussians and Diracs with their whole covariances; the others are refused for `purpose`."""
     for q, other in ((a, b), (b, a)):
         if not isinstance(q, Dirac | Gaussian | FullGaussian | KroneckerGaussian):

@@ -19,7 +19,7 @@ BLOCK = 8  # states that are drawn in one go
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
+class WeightedSamples:
     """How the samples are shared out: a component k of weight w_k gets d_k states, which count w_k / d_k each."""
 
     components: tuple[tuple[float, Solution], ...]
@@ -67,10 +67,10 @@ def _computing(q: Solution) -> list[tuple[float, Solution]]:
     return found
 
 
-def share(q: Solution, samples: int) -> Draws:
+def weighted_samples(q: Solution, samples: int) -> WeightedSamples:
     """Each component gets its share of the samples, at least two so that their spread is seen; a point gets one."""
     if samples < 1:
         raise CosetError(f"Cannot predict with {samples} samples: ask for one or more.")
     components = tuple(_computing(q))
     counts = tuple(max(math.ceil(w * samples), min(2, samples)) if part.is_random else 1 for w, part in components)
-    return Draws(components, counts)
+    return WeightedSamples(components, counts)
