@@ -13,8 +13,8 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 from typer.testing import Result
 
-from coset_papers.gelberg2024.comparison import WAYS, Problem, Training, measure
-from coset_papers.gelberg2024.paired import holm, paired
+from coset_papers.gelberg2024.comparison import WAYS, Comparison, VISettings, measure
+from coset_papers.gelberg2024.paired_tests import holm, paired
 from coset_papers.gelberg2024.symmetrization import learned
 
 RUNS = st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), min_size=3, max_size=8)
@@ -60,9 +60,9 @@ def test_holm_is_between_none_and_bonferroni(values: list[float]) -> None:
         assert one <= corrected <= min(1.0, one * len(values)) or corrected == pytest.approx(max(holm(values)))
 
 
-def problem(initial_std: float) -> Problem:
-    training = Training(steps=6, batch_size=50, initial_std=initial_std, noise=0.1)
-    return Problem("toy", lambda: learned(3, 6), training, tuple(WAYS), 2, 20)
+def problem(initial_std: float) -> Comparison:
+    training = VISettings(steps=6, batch_size=50, initial_std=initial_std, noise=0.1)
+    return Comparison("toy", lambda: learned(3, 6), training, tuple(WAYS), 2, 20)
 
 
 def test_runs_are_paired() -> None:
@@ -76,7 +76,7 @@ def test_runs_are_paired() -> None:
 
 
 def test_steps_are_epochs() -> None:
-    training = Training(steps=30, batch_size=64)
+    training = VISettings(steps=30, batch_size=64)
     assert training.method(WAYS["mean-field"], 200).epochs == 10
     assert training.method(WAYS["mean-field"], 20).epochs == 30
     assert replace(training, steps=1).method(WAYS["Bethe"], 200).epochs == 1

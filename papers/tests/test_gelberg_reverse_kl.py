@@ -17,7 +17,7 @@ from torch.distributions import Categorical, MixtureSameFamily, MultivariateNorm
 from typer.testing import Result
 
 from coset_papers.gelberg2024 import mode_seeking as figures, reverse_kl_exact as exact
-from coset_papers.gelberg2024.reverse_kl import Descent, direction, estimate, minimise
+from coset_papers.gelberg2024.reverse_kl import KLDescent, direction, estimate, minimise
 
 Reproduce = Callable[..., Result]
 ALPHAS = st.floats(0.1, exact.LARGEST)
@@ -132,7 +132,7 @@ def test_every_length_scales_with_sigma() -> None:
         minimise(
             scale * alpha,
             torch.full_like(alpha, scale),
-            Descent(samples=50, steps=100, rate=1e-2 * scale**2),
+            KLDescent(samples=50, steps=100, rate=1e-2 * scale**2),
             torch.Generator().manual_seed(0),
             lambda text: None,
         )
@@ -144,7 +144,7 @@ def test_every_length_scales_with_sigma() -> None:
 
 
 def test_samples_descend_as_the_integral_does() -> None:
-    alpha, descent = torch.tensor([3.0, 6.0]), Descent(samples=2000, steps=150, rate=0.05, dimension=3)
+    alpha, descent = torch.tensor([3.0, 6.0]), KLDescent(samples=2000, steps=150, rate=0.05, dimension=3)
     found = minimise(alpha, torch.ones(2), descent, torch.Generator().manual_seed(0), lambda text: None)
     wanted = exact.descend(alpha.double(), descent.rate, descent.steps)
     u = direction(3, "cpu").float()

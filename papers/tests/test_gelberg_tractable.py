@@ -15,13 +15,13 @@ from typer.testing import Result
 
 import coset
 from coset.data import Split
-from coset_papers.gelberg2024.tractable_exact import Normal, Posterior, information
+from coset_papers.gelberg2024.tractable_exact import ExactPosterior, Normal, information
 from coset_papers.gelberg2024.tractable_net import EDGE, TwoUnits, points
 
 
-def made(alpha: float, noise: float, variance: float, seed: int = 0) -> tuple[Split, Posterior]:
+def made(alpha: float, noise: float, variance: float, seed: int = 0) -> tuple[Split, ExactPosterior]:
     split = points(alpha, 20, torch.Generator().manual_seed(seed))
-    return split, Posterior.of(split, alpha, noise, variance)
+    return split, ExactPosterior.of(split, alpha, noise, variance)
 
 
 def gaussian(m1: float, m2: float, s1: float, s2: float) -> Normal:

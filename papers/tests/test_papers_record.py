@@ -18,9 +18,8 @@ from coset_papers import (
     Outcome,
     Settings,
     catalogue,
-    exhibits,
-    gelberg2024,
     settings as papers_settings,
+    titles,
 )
 
 Reproduce = Callable[..., Result]
@@ -50,7 +49,7 @@ def draw(data: Any) -> Figure:
 @pytest.fixture(autouse=True)
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(catalogue, "PAPERS", {"gelberg2024": ""})
-    monkeypatch.setitem(gelberg2024.EXHIBITS, "toy", Exhibit("a line", compute, draw))
+    monkeypatch.setitem(catalogue._EXHIBITS, "gelberg2024/toy", Exhibit("a line", compute, draw))
 
 
 def test_record_and_picture(reproduce: Reproduce, tmp_path: Path) -> None:
@@ -104,8 +103,8 @@ def test_all_are_listed(reproduce: Reproduce) -> None:
     for words in (["--list"], []):
         assert "gelberg2024/toy" in reproduce(*words).stdout
     listed = json.loads(reproduce("--list", "--json").stdout)
-    assert listed == {name: exhibit.title for name, exhibit in exhibits().items()}
-    assert listed["gelberg2024/toy"] == "a line"
+    assert listed == titles()
+    assert list(listed)[-1] == "gelberg2024/toy" and listed["gelberg2024/toy"] == "a line"
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coset_papers import Settings, reproduce
-from coset_papers.rossi2023 import EXHIBITS
+from coset_papers.rossi2023 import FIGURES
 
 QUICK = ("fig3", "figA13")
 
@@ -18,7 +18,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXHIBITS]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FIGURES]
 )
 def test_smoke(name: str, out: Path) -> None:
     said: list[str] = []

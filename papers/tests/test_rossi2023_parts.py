@@ -15,17 +15,17 @@ from coset.core import state as states
 from coset.data import Split
 from coset_papers import SCALES, Settings
 from coset_papers.examples import some
-from coset_papers.outcome import Claim, noted_once
-from coset_papers.rossi2023 import costs, verdicts
+from coset_papers.images import IMAGE_SETS, load, pairs
+from coset_papers.outcome import Claim, without_repeated_notes
+from coset_papers.rossi2023 import alignment_costs, criteria
+from coset_papers.rossi2023.barriers import PathMeasurement, barriers
 from coset_papers.rossi2023.collapse import ratios, variances
-from coset_papers.rossi2023.measure import Measure, barriers
 from coset_papers.rossi2023.networks import measure_of, mlp, resnet
 from coset_papers.rossi2023.planes import dip
-from coset_papers.rossi2023.sources import SOURCES, load, pairs
-from coset_papers.rossi2023.study import Study
+from coset_papers.rossi2023.study import PosteriorStudy
 from coset_papers.rossi2023.textbook_matching import textbook_align
 
-TINY = Study("digits", "mlp:64-6-6-10", VI(epochs=2, batch_size=300), examples=300)
+TINY = PosteriorStudy("digits", "mlp:64-6-6-10", VI(epochs=2, batch_size=300), examples=300)
 
 
 def gaussian(model: torch.nn.Module, seed: int) -> Gaussian:
@@ -99,17 +99,17 @@ def test_divergence_is_that_of_torch() -> None:
         ).sum()
         for name in p.mean
     )
-    assert costs.divergence(q, p) == pytest.approx(float(expected))
+    assert alignment_costs.divergence(q, p) == pytest.approx(float(expected))
 
 
 def test_each_cost_of_the_example_is_the_best_of_both_orders() -> None:
-    sym = Symmetry.from_json(costs.SWAP)
-    mean = {"w": torch.tensor(costs.MEAN)}
-    q0, q1 = (Gaussian(mean, {"w": torch.tensor(std)}) for std in (costs.STD, costs.STD[::-1]))
+    sym = Symmetry.from_json(alignment_costs.SWAP)
+    mean = {"w": torch.tensor(alignment_costs.MEAN)}
+    q0, q1 = (Gaussian(mean, {"w": torch.tensor(std)}) for std in (alignment_costs.STD, alignment_costs.STD[::-1]))
     moved = {order: sym.act(sym.element({"axis": torch.tensor(order)}), q1) for order in permutations(range(2))}
-    by_kl = min(moved, key=lambda order: costs.divergence(moved[order], q0))
+    by_kl = min(moved, key=lambda order: alignment_costs.divergence(moved[order], q0))
     by_wasserstein = min(moved, key=lambda order: float(wasserstein(q0, moved[order])))
-    found = costs._toy()
+    found = alignment_costs._toy()
     assert found == {"weights": [0, 1], "kl": list(by_kl), "wasserstein": list(by_wasserstein)}
     assert by_kl == by_wasserstein == (1, 0)
 
@@ -126,7 +126,7 @@ def test_a_mode_has_the_same_prior() -> None:
 def test_networks_fit_their_images(scale: str) -> None:
     for name in ("mnist", "fashion-mnist", "cifar10", "cifar100"):
         for study in (mlp(scale, name), resnet(scale, name)):
-            source = SOURCES[study.data]
+            source = IMAGE_SETS[study.data]
             side = {64: (8, 8), 128: (8, 16), 784: (28, 28), 1568: (28, 56), 3072: (32, 32)}[source.pixels]
             with torch.no_grad():
                 assert study.build()(torch.zeros(1, source.channels, *side)).shape == (1, source.classes)
@@ -135,7 +135,7 @@ def test_networks_fit_their_images(scale: str) -> None:
 
 def test_sources_know_their_data() -> None:
     for name in ("digits", "digit-pairs"):
-        train, source = load(name, "cpu").train, SOURCES[name]
+        train, source = load(name, "cpu").train, IMAGE_SETS[name]
         assert len(train) == source.examples and train.inputs[0].numel() == source.pixels
         assert int(train.targets.max()) < source.classes
     assert len(load("digits", "cpu", 50).train) == 50
@@ -173,35 +173,35 @@ def test_networks_are_shared_and_more_may_be_asked_for(tmp_path: Path) -> None:
 
 
 def test_barriers_of_all_pairs_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    settings, measure = Settings(out=tmp_path), Measure(points=3, samples=2, examples=50)
+    settings, measure = Settings(out=tmp_path), PathMeasurement(points=3, samples=2, examples=50)
     study = replace(TINY, replicas=3)
     rows = barriers(study, settings, measure, "naive")
     assert [row["pair"] for row in rows] == [[0, 1], [0, 2], [1, 2]]
     aligned = barriers(study, settings, measure, "auto")
     assert aligned[0]["test"]["endpoints"][0] == rows[0]["test"]["endpoints"][0]
-    monkeypatch.setattr(Study, "solutions", None)  # what is kept needs no networks
+    monkeypatch.setattr(PosteriorStudy, "solutions", None)  # what is kept needs no networks
     assert barriers(study, settings, measure, "naive") == rows
 
 
 def test_a_mixture_has_no_barrier(tmp_path: Path) -> None:
-    (row,) = barriers(TINY, Settings(out=tmp_path), Measure(5, 8, 100), "naive", mixture)
+    (row,) = barriers(TINY, Settings(out=tmp_path), PathMeasurement(5, 8, 100), "naive", mixture)
     assert row["test"]["height"] == pytest.approx(0, abs=1e-6)
 
 
 @given(st.lists(st.floats(-10, 10), min_size=2, max_size=9))
 def test_standard_errors_are_those_of_numpy(values: list[float]) -> None:
     expected = float(np.std(values, ddof=1) / np.sqrt(len(values)))
-    assert verdicts.standard_error(values) == pytest.approx(expected, abs=1e-9)
+    assert criteria.standard_error(values) == pytest.approx(expected, abs=1e-9)
 
 
 def test_trends_need_more_than_noise_and_one_pair() -> None:
-    assert verdicts.falls([1.0, 1.1, 0.9], [0.5, 0.6, 0.4]) is True
-    assert verdicts.falls([1.0, 1.1, 0.9], [0.95, 1.05, 0.85]) is False
-    assert verdicts.falls([0.5, 0.6], [1.0, 1.1]) is False
-    assert verdicts.falls([1.0], [0.0]) is None and verdicts.differ([1.0], [0.0]) is None
-    assert verdicts.differ([0.5, 0.6], [1.0, 1.1]) is True
+    assert criteria.falls([1.0, 1.1, 0.9], [0.5, 0.6, 0.4]) is True
+    assert criteria.falls([1.0, 1.1, 0.9], [0.95, 1.05, 0.85]) is False
+    assert criteria.falls([0.5, 0.6], [1.0, 1.1]) is False
+    assert criteria.falls([1.0], [0.0]) is None and criteria.differ([1.0], [0.0]) is None
+    assert criteria.differ([0.5, 0.6], [1.0, 1.1]) is True
 
 
 def test_notes_are_said_once() -> None:
     claims = [Claim(str(k), None, 0.0, None, note) for k, note in enumerate("aba")]
-    assert [claim.note for claim in noted_once(claims)] == ["a", "b", ""]
+    assert [claim.note for claim in without_repeated_notes(claims)] == ["a", "b", ""]

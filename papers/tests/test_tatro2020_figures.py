@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from coset import data
 from coset_papers import Settings, reproduce
-from coset_papers.tatro2020 import EXHIBITS
+from coset_papers.tatro2020 import FIGURES
 from coset_papers.tatro2020.networks import SIZES, study
-from coset_papers.tatro2020.small import Small
+from coset_papers.tatro2020.three_conv_net import ThreeConvNet
 
 QUICK = ("table1", "fig1", "fig3", "fig4")
 
@@ -23,7 +23,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in EXHIBITS]
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FIGURES]
 )
 def test_smoke(name: str, out: Path) -> None:
     record = reproduce(f"tatro2020/{name}", Settings(out=out))
@@ -68,7 +68,7 @@ def test_accuracies_are_those_of_the_points_of_the_curve(out: Path) -> None:
 
 
 def _share(weights: dict[str, Tensor], seen: Tensor, test: data.Split) -> float:
-    model = Small()
+    model = ThreeConvNet()
     model.load_state_dict(weights, strict=False)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -88,7 +88,7 @@ def test_the_aligned_curve_ends_at_an_image_of_the_second_network(out: Path) -> 
     inputs = data.load("digits").test.inputs[:50]
     outputs = []
     for state in (plain, aligned):
-        model = Small().eval()
+        model = ThreeConvNet().eval()
         model.load_state_dict(state)
         outputs.append(model(inputs))
     torch.testing.assert_close(*outputs)

@@ -13,20 +13,19 @@ from scipy import stats
 
 from coset import data
 from coset.core.errors import DataError
-from coset_papers import SCALES, Settings
-from coset_papers.tatro2020 import images, networks, published
-from coset_papers.tatro2020.grid import draw_table3
-from coset_papers.tatro2020.images import SOURCES
-from coset_papers.tatro2020.kinds import ALIGNED, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED
-from coset_papers.tatro2020.learning import first_below
-from coset_papers.tatro2020.measure import averages, dips, ends, middles, minima
+from coset_papers import SCALES, Settings, images
+from coset_papers.images import IMAGE_SETS
+from coset_papers.tatro2020 import networks, published
+from coset_papers.tatro2020.criteria import above, deviation, percent
+from coset_papers.tatro2020.curve_kinds import ALIGNED, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED
+from coset_papers.tatro2020.curve_losses import averages, dips, ends, middles, minima
+from coset_papers.tatro2020.hyperparameter_grid import draw_table3
 from coset_papers.tatro2020.networks import SIZES, present, robust, single, study
 from coset_papers.tatro2020.robust import robust_claims
 from coset_papers.tatro2020.signatures import signature_claims
-from coset_papers.tatro2020.study import Study
-from coset_papers.tatro2020.tables import accuracy_claims, loss_claims
-from coset_papers.tatro2020.tables_draw import draw_table1, draw_table2
-from coset_papers.tatro2020.verdicts import above, deviation, percent
+from coset_papers.tatro2020.study import CurveStudy
+from coset_papers.tatro2020.tables import COLUMNS, accuracy_claims, draw_table1, draw_table2, loss_claims
+from coset_papers.tatro2020.training_loss import first_below
 
 values = st.lists(st.floats(0, 1), min_size=2, max_size=5)
 
@@ -77,7 +76,7 @@ def test_every_network_takes_its_images(scale: str, monkeypatch: pytest.MonkeyPa
             assert one.data == name
             with torch.no_grad():
                 found = one.build().eval()(torch.zeros(1, *shapes[name]))
-            assert found.shape == (1, SOURCES[name].classes)
+            assert found.shape == (1, IMAGE_SETS[name].classes)
     assert SIZES[scale].measure.points % 2  # so that one of the points is halfway
 
 
@@ -100,7 +99,7 @@ def test_curves_are_shared_where_nothing_differs(tmp_path: Path) -> None:
     no_pam = replace(one, plan=replace(one.plan, pam=None))
     faster = replace(one, plan=replace(one.plan, curves=replace(one.plan.curves, rate=0.5)))
 
-    def folder(which: Study, kind: str) -> Path:
+    def folder(which: CurveStudy, kind: str) -> Path:
         return which._folder(settings, kind, 0)
 
     assert folder(one, ALIGNED) == folder(fewer, ALIGNED) == folder(no_pam, ALIGNED)
@@ -125,8 +124,8 @@ def table_row(network: str, source: str) -> dict[str, Any]:
     losses = {kind: of[source][0] for kind, of in published.LOSS[network].items()}
     return {
         "network": network,
-        "data": SOURCES[source].title,
-        "title": f"{network}, {SOURCES[source].title}",
+        "data": IMAGE_SETS[source].title,
+        "title": f"{network}, {IMAGE_SETS[source].title}",
         "pairs": 3,
         "trained": "",
         "ends": [published.ENDS[network][source][0] / 100 + x for x in around],
@@ -223,6 +222,6 @@ def test_signature_claims() -> None:
 def test_every_pam_row_of_the_paper_lies_between() -> None:
     for kinds in published.ACCURACY.values():
         if PAM_UNALIGNED in kinds:
-            for source in SOURCES.keys() - {"digits"}:
+            for source in COLUMNS:
                 plain, between, best = (kinds[kind][source][0] for kind in (UNALIGNED, PAM_UNALIGNED, ALIGNED))
                 assert plain < between < best

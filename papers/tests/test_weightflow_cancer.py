@@ -29,12 +29,12 @@ from coset_papers.weightflow.cancer import (
     TRANSPORT,
     UNALIGNED,
     above,
+    draw_table1,
     table1,
 )
-from coset_papers.weightflow.cancer_draw import draw_table1
 from coset_papers.weightflow.study import drawn
 
-Row = dict[str, Any]
+Record = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_above_is_two_standard_errors_of_the_difference(one: list[float], other:
     assert above(*rows) == (gap > 0)
 
 
-def _row(accuracy: float, spread: float = 0.01, n: int = 256, memorised: float = 0.0, closest: float = 6.5) -> Row:
+def _row(accuracy: float, spread: float = 0.01, n: int = 256, memorised: float = 0.0, closest: float = 6.5) -> Record:
     split = {"accuracy": {"mean": accuracy, "std": spread, "n": n}, "loss": {"mean": 0.1}}
     spreads = {"samples": (closest, 7.0, 8.0), "fresh": (6.0, 7.0, 8.0), "noisy": (0.5, 0.75, 1.0)}
     kinds = {kind: {"distance": dict(zip(("least", "mean", "largest"), x, strict=True))} for kind, x in spreads.items()}

@@ -12,15 +12,15 @@ from torch.nn import functional as F
 import coset
 from coset import Flow, data, zoo
 from coset_papers import Settings, reproduce
-from coset_papers.weightflow import EXHIBITS
+from coset_papers.weightflow import FIGURES
 from coset_papers.weightflow.ablation import variations
-from coset_papers.weightflow.cnn import Small
-from coset_papers.weightflow.descent import best_of, descend, seen_at
+from coset_papers.weightflow.criteria import as_good, equal
+from coset_papers.weightflow.gradient_descent import best_of, descend, seen_at
 from coset_papers.weightflow.guidance import turned
-from coset_papers.weightflow.measure import beside, closeness, fresh, generated
+from coset_papers.weightflow.measurements import beside, closeness, fresh, generated
 from coset_papers.weightflow.networks import SIZES, hidden
 from coset_papers.weightflow.study import drawn
-from coset_papers.weightflow.verdicts import as_good, equal
+from coset_papers.weightflow.two_conv_net import TwoConvNet
 
 QUICK = ("averages", "novelty", "guidance")
 IMAGES = (*QUICK, "table2", "ablation", "width", "deep", "cnn", "scaling")
@@ -36,7 +36,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in IMAGES]
 )
 def test_smoke(name: str, out: Path) -> None:
-    assert name in EXHIBITS
+    assert name in FIGURES
     record = reproduce(f"weightflow/{name}", Settings(out=out))
     stem = out / f"weightflow-{name}-smoke"
     assert record == json.loads(stem.with_suffix(".json").read_text())
@@ -203,7 +203,7 @@ def test_turned_images() -> None:
 
 
 def test_the_symmetry_of_the_small_network() -> None:
-    model = Small()
+    model = TwoConvNet()
     assert sum(p.numel() for p in model.parameters()) == 1898
     sym = coset.symmetry(model, zoo.example_input(model))
     assert [group.size for group in sym.groups] == [8, 16] and len(sym.scalings) == 2

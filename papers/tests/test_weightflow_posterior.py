@@ -20,16 +20,17 @@ from coset.flow.flow import Flow
 from coset.flow.importance import importance
 from coset.flow.space import Geometry
 from coset_papers.settings import Settings
-from coset_papers.weightflow.posterior import posterior
-from coset_papers.weightflow.posterior_cases import CASES, EUCLIDEAN
-from coset_papers.weightflow.posterior_claims import HELD, OTHERS, posterior_claims
-from coset_papers.weightflow.posterior_draw import draw_posterior
-from coset_papers.weightflow.posterior_evidence import Annealing, annealed_evidence
-from coset_papers.weightflow.posterior_measure import apart, log_target, predicted, thinned
-from coset_papers.weightflow.posterior_problem import Problem
+from coset_papers.weightflow.posterior.annealing import Annealing, annealed_evidence
+from coset_papers.weightflow.posterior.cases import CASES, EUCLIDEAN
+from coset_papers.weightflow.posterior.claims import HELD, OTHERS, posterior_claims
+from coset_papers.weightflow.posterior.figure import draw_posterior, posterior
+from coset_papers.weightflow.posterior.quality import apart, log_target, predicted, thinned
+from coset_papers.weightflow.posterior.regression import BayesianRegression
 
 NOISE, PRIOR = 0.9, 0.9
-ONE = Problem("one unit", "mlp:1-1-1,activation=tanh", "sine", HMC(noise=NOISE, prior_variance=PRIOR**2), thin=10)
+ONE = BayesianRegression(
+    "one unit", "mlp:1-1-1,activation=tanh", "sine", HMC(noise=NOISE, prior_variance=PRIOR**2), thin=10
+)
 
 
 def quadrature(split: Split, activation: nn.Module) -> float:

@@ -1,7 +1,7 @@
-"""The figures and tables of papers, each a function from `Settings` to an `Outcome`, found by a name.
+"""The figures and tables of papers, each a function from `Settings` to an `Outcome`, by name.
 
-A paper is a package here with a table `EXHIBITS`; `reproduce` runs one of them, writes what it finds and draws it.
-Names are loaded when first used, so that the help of the command line does not load torch.
+A paper is a package here, whose files add their figures by `exhibit`; `reproduce` computes one, writes its record and
+draws it. Names are loaded when first used, so that the help of the command line does not load torch.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coset_papers.catalogue import PAPERS, exhibits, find
-    from coset_papers.outcome import Claim, Exhibit, Outcome
+    from coset_papers.catalogue import PAPERS, Exhibit, exhibit, exhibits, find, titles
+    from coset_papers.outcome import Claim, Outcome
     from coset_papers.record import redraw, reproduce
     from coset_papers.settings import SCALES, Settings
 
@@ -22,15 +22,17 @@ __all__ = [
     "Exhibit",
     "Outcome",
     "Settings",
+    "exhibit",
     "exhibits",
     "find",
     "redraw",
     "reproduce",
+    "titles",
 ]
 
 _FILES = {
-    "catalogue": ("PAPERS", "exhibits", "find"),
-    "outcome": ("Claim", "Exhibit", "Outcome"),
+    "catalogue": ("PAPERS", "Exhibit", "exhibit", "exhibits", "find", "titles"),
+    "outcome": ("Claim", "Outcome"),
     "record": ("redraw", "reproduce"),
     "settings": ("SCALES", "Settings"),
 }

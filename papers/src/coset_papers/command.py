@@ -1,9 +1,8 @@
-"""`coset reproduce`: a figure or table of a paper, and what the paper says beside what was found."""
+"""`coset reproduce`: a figure or table of a paper, and what the paper says beside our numbers."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
+import json as json_format
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,73 +15,6 @@ from coset.cli.options import DeviceOption, JsonOption, SeedOption
 from coset.core.errors import CosetError
 
 VERDICTS = {True: "holds", False: "DOES NOT HOLD", None: "not comparable"}
-
-
-@dataclass(frozen=True)
-class Request:
-    """The options of the command."""
-
-    name: str | None
-    scale: str
-    device: str
-    out: Path
-    seed: int
-    redraw: Path | None
-
-
-def run(request: Request, as_json: bool) -> None:
-    """Reproduce a figure and print its claims, or draw a record again, or list what there is."""
-    if request.redraw is not None:
-        return _redraw(request, as_json)
-    if request.name is None:
-        return _list(as_json)
-    with console.steps(quiet=as_json) as say, outputs.writing("--out", request.out):
-        settings = coset_papers.Settings(request.scale, request.device, request.seed, request.out, say)
-        record = coset_papers.reproduce(request.name, settings)
-    if as_json:
-        typer.echo(json.dumps(record, indent=1, allow_nan=False))
-        return None
-    out = console.stdout()
-    _show(out, record)
-    stem = f"{request.name.replace('/', '-')}-{request.scale}"
-    out.print(f"\n{record['seconds']:.1f} s, {record['GiB']:.1f} GiB, {record['device']}")
-    out.print(f"wrote {request.out / stem}.json and .png")
-    return None
-
-
-def _list(as_json: bool) -> None:
-    titles = {name: exhibit.title for name, exhibit in coset_papers.exhibits().items()}
-    if as_json:
-        typer.echo(json.dumps(titles, indent=1))
-        return
-    console.stdout().print(console.table("Figures and tables", ("name", "what it shows"), list(titles.items())))
-
-
-def _redraw(request: Request, as_json: bool) -> None:
-    assert request.redraw is not None
-    if request.name is not None:
-        raise CosetError("--redraw takes no name: the record knows its figure.")
-    with outputs.writing("--redraw", request.redraw):
-        picture = coset_papers.redraw(request.redraw)
-    typer.echo(json.dumps({"picture": str(picture)}) if as_json else f"wrote {picture}")
-
-
-def _show(out: Console, record: dict[str, Any]) -> None:
-    columns = ("claim", "published", "ours", "verdict")
-    rows = [
-        (claim["text"], _cell(claim["published"]), _cell(claim["ours"]), VERDICTS[claim["holds"]])
-        for claim in record["claims"]
-    ]
-    out.print(console.table(f"{record['figure']} at scale {record['scale']}: {record['title']}", columns, rows))
-    notes = [claim["note"] for claim in record["claims"] if claim["note"]]
-    if notes:
-        out.print()
-    for note in notes:
-        out.print(note)
-
-
-def _cell(value: str | float | None) -> str:
-    return "" if value is None else value if isinstance(value, str) else f"{value:.4g}"
 
 
 def reproduce(
@@ -99,8 +31,18 @@ def reproduce(
     seed: SeedOption = 0,
     json: JsonOption = False,
 ) -> None:
-    """Reproduce a figure or table of a paper, and print what the paper says beside what was found."""
-    run(Request(None if list_all else name, scale, device, out, seed, None if list_all else redraw), as_json=json)
+    """Reproduce a figure or table of a paper, and print what the paper says beside our numbers."""
+    if redraw is not None and not list_all:
+        _redraw(redraw, name, as_json=json)
+    elif name is None or list_all:
+        _list(as_json=json)
+    else:
+        with console.steps(quiet=json) as say, outputs.writing("--out", out):
+            record = coset_papers.reproduce(name, coset_papers.Settings(scale, device, seed, out, say))
+        if json:
+            typer.echo(json_format.dumps(record, indent=1, allow_nan=False))
+        else:
+            _print(record, out / f"{name.replace('/', '-')}-{scale}")
 
 
 def register(app: typer.Typer) -> None:
@@ -109,3 +51,44 @@ def register(app: typer.Typer) -> None:
         epilog="Example: coset reproduce gelberg2024/fig3 --scale short"
         "\n\nExample: coset reproduce --redraw out/reproduce/gelberg2024-fig3-short.json"
     )(reproduce)
+
+
+def _list(as_json: bool) -> None:
+    titles = coset_papers.titles()
+    if as_json:
+        typer.echo(json_format.dumps(titles, indent=1))
+        return
+    console.stdout().print(console.table("Figures and tables", ("name", "what it shows"), list(titles.items())))
+
+
+def _redraw(record: Path, name: str | None, as_json: bool) -> None:
+    if name is not None:
+        raise CosetError("--redraw takes no name: the record knows its figure.")
+    with outputs.writing("--redraw", record):
+        picture = coset_papers.redraw(record)
+    typer.echo(json_format.dumps({"picture": str(picture)}) if as_json else f"wrote {picture}")
+
+
+def _print(record: dict[str, Any], stem: Path) -> None:
+    out = console.stdout()
+    _print_claims(out, record)
+    out.print(f"\n{record['seconds']:.1f} s, {record['GiB']:.1f} GiB, {record['device']}")
+    out.print(f"wrote {stem}.json and .png")
+
+
+def _print_claims(out: Console, record: dict[str, Any]) -> None:
+    columns = ("claim", "published", "ours", "verdict")
+    rows = [
+        (claim["text"], _cell(claim["published"]), _cell(claim["ours"]), VERDICTS[claim["holds"]])
+        for claim in record["claims"]
+    ]
+    out.print(console.table(f"{record['figure']} at scale {record['scale']}: {record['title']}", columns, rows))
+    notes = [claim["note"] for claim in record["claims"] if claim["note"]]
+    if notes:
+        out.print()
+    for note in notes:
+        out.print(note)
+
+
+def _cell(value: str | float | None) -> str:
+    return "" if value is None else value if isinstance(value, str) else f"{value:.4g}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from matplotlib.figure import Figure
-
-from coset_papers.settings import Settings
+Record = dict[str, Any]
+"""An object as JSON has it: of a figure, or of what was measured for one."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +33,7 @@ class Outcome:
     claims: tuple[Claim, ...]
 
 
-@dataclass(frozen=True)
-class Exhibit:
-    """A figure or table: what it shows, how it is computed, and how `Outcome.data`, as read from JSON, is drawn."""
-
-    title: str
-    compute: Callable[[Settings], Outcome]
-    draw: Callable[[Any], Figure]
-
-
-def noted_once(claims: Sequence[Claim]) -> tuple[Claim, ...]:
+def without_repeated_notes(claims: Sequence[Claim]) -> tuple[Claim, ...]:
     """The claims, with a note that several share on the first of them only."""
     firsts: dict[str, int] = {}
     for k, claim in enumerate(claims):

@@ -6,7 +6,6 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -16,9 +15,9 @@ from coset.core.files import write_json
 from coset.core.names import plural
 from coset.plot import save
 from coset_papers.catalogue import find
+from coset_papers.outcome import Record
 from coset_papers.settings import Settings
 
-Record = dict[str, Any]
 PICTURE = ".png"
 
 

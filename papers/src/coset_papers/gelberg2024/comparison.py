@@ -18,7 +18,7 @@ from coset import VI, Epoch, SymmetrizedVI, Symmetry, evaluate, fit, on_epoch, s
 from coset.data import Split
 from coset.inference.elbo import elbo
 from coset.solutions.overlap_estimators import Entropy
-from coset_papers.gelberg2024.paired import Paired, paired
+from coset_papers.gelberg2024.paired_tests import PairedDifference, paired
 from coset_papers.settings import Settings
 
 MEAN_FIELD = "mean-field"
@@ -44,7 +44,7 @@ WAYS: dict[str, Way] = {
 
 
 @dataclass(frozen=True)
-class Training:
+class VISettings:
     """Settings of `VI` that the methods share; noise is learned where it is None."""
 
     steps: int
@@ -66,18 +66,18 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Problem:
+class Comparison:
     """What is trained on what. load: the model, training and test data, made when they are needed."""
 
     name: str
     load: Callable[[], tuple[nn.Module, Split, Split]] = field(compare=False)
-    training: Training
+    training: VISettings
     ways: tuple[str, ...]
     replicas: int
     samples: int
 
 
-def compare(settings: Settings, problem: Problem) -> dict[str, dict[str, Any]]:
+def compare(settings: Settings, problem: Comparison) -> dict[str, dict[str, Any]]:
     """For each way what `measure` finds, each kept as soon as it is there."""
     found = {}
     for name in problem.ways:
@@ -92,7 +92,7 @@ def compare(settings: Settings, problem: Problem) -> dict[str, dict[str, Any]]:
     return found
 
 
-def measure(problem: Problem, way: Way, seed: int, device: str) -> dict[str, Any]:
+def measure(problem: Comparison, way: Way, seed: int, device: str) -> dict[str, Any]:
     """Lists over the runs: test nll and accuracy or rmse; bounds per training point; the overlap; seconds a step.
 
     index and short are those of `coset.overlap`: 1 - I / log|G|, and log|G| - I in nats, at most. again: accuracy or
@@ -129,7 +129,7 @@ def measure(problem: Problem, way: Way, seed: int, device: str) -> dict[str, Any
     return {**rows, "again": again, "step": statistics.median(seconds) / steps, "log_order": sym.log_order}
 
 
-def difference(found: dict[str, dict[str, Any]], name: str, key: str) -> Paired:
+def difference(found: dict[str, dict[str, Any]], name: str, key: str) -> PairedDifference:
     """The method `name` less mean-field VI."""
     return paired(found[MEAN_FIELD][key], found[name][key])
 

@@ -13,15 +13,20 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from coset import symmetry, zoo
 from coset.assignment.bethe import log_bethe
 from coset.core import state as states
+from coset.plot.palette import HUES
 from coset.solutions.orbit_map import OrbitMap
 from coset.solutions.overlap_estimators import Bethe, Estimator, Exact, Importance, InfoNCE
+from coset_papers.catalogue import exhibit
 from coset_papers.outcome import Claim, Outcome
+from coset_papers.plotting import INK, legend, panels, style
 from coset_papers.settings import Settings
 
 DEVIATION = 0.5
@@ -31,10 +36,11 @@ EXACT, BELOW, ABOVE, FAST, CONVERGED = "exact", "importance, below", "importance
 TRUSTED = 3.0  # standard errors by which a bound may miss
 CHUNK = 16  # states at once
 Estimate = Callable[[Tensor, Tensor, Tensor, torch.Generator], dict[str, Tensor]]
+LEAST = 1e-4  # of a relative error that is shown
 
 
 @dataclass(frozen=True)
-class Sizes:
+class InformationSizes:
     """Widths with and without an exact value, separations, deep networks, and drawn states."""
 
     widths: tuple[int, ...]
@@ -46,9 +52,9 @@ class Sizes:
 
 DEEP = ("mlp:1-3-3-1", "mlp:2-4-4-1", "mlp:1-3-3-3-1")
 SIZES = {
-    "smoke": Sizes((2, 4, 8), (30,), (0.1, 1.0, 3.0), DEEP[:1], 16),
-    "short": Sizes(tuple(range(2, 13)), (30, 100), (0.1, 0.3, 0.5, 1.0, 3.0), DEEP, 64),
-    "paper": Sizes(tuple(range(2, 13)), (30, 100, 300), (0.1, 0.3, 0.5, 1.0, 2.0, 3.0), DEEP, 512),
+    "smoke": InformationSizes((2, 4, 8), (30,), (0.1, 1.0, 3.0), DEEP[:1], 16),
+    "short": InformationSizes(tuple(range(2, 13)), (30, 100), (0.1, 0.3, 0.5, 1.0, 3.0), DEEP, 64),
+    "paper": InformationSizes(tuple(range(2, 13)), (30, 100, 300), (0.1, 0.3, 0.5, 1.0, 2.0, 3.0), DEEP, 512),
 }
 
 
@@ -146,7 +152,7 @@ def _error(values: Tensor) -> float:
     return float(values.std()) / math.sqrt(len(values))
 
 
-def _claims(sizes: Sizes, layers: list[dict[str, Any]], deep: list[dict[str, Any]]) -> tuple[Claim, ...]:
+def _claims(sizes: InformationSizes, layers: list[dict[str, Any]], deep: list[dict[str, Any]]) -> tuple[Claim, ...]:
     known = [row for row in layers if row["exact"]]
     last = known[-1]
     n, far = last["units"], last["separation"]
@@ -236,3 +242,39 @@ def _nearest(known: list[dict[str, Any]], separation: float) -> str:
     }
     first = min(list(errors)[:-1], key=lambda name: errors[name])
     return f"{separation:g}: {first} ({', '.join(f'{name} {error:.3f}' for name, error in errors.items())})"
+
+
+def draw_information(data: Any) -> Figure:
+    """Above the share of log n! that each estimator finds, below its relative error; a column for each separation."""
+    separations = data["sizes"]["separations"]
+    figure, (above, below) = panels(2, len(separations), "Mutual information of a permutation and the weights", 2.5)
+    for column, separation in enumerate(separations):
+        rows = [row for row in data["layers"] if row["separation"] == separation]
+        first = f"separation {separation:g}"
+        style(above[column], "", "I / log n!" if column == 0 else "", first)
+        style(below[column], "units n", "|estimate - I| / I" if column == 0 else "")
+        for k, name in enumerate(rows[0]["estimates"]):
+            colour = INK if name == "exact" else HUES[k - 1]
+            shown = [row for row in rows if name in row["estimates"]]
+            n = [row["units"] for row in shown]
+            share, error = (
+                [row["estimates"][name][key] / row["log_order"] for row in shown] for key in ("information", "error")
+            )
+            if name == "exact":
+                above[column].plot(n, share, "+", color=INK, markersize=5, zorder=3, label=name)
+                continue
+            above[column].errorbar(n, share, error, fmt=".-", markersize=3, linewidth=1, color=colour, label=name)
+            known = [row for row in shown if row["exact"]]
+            truth = np.array([row["estimates"]["exact"]["information"] for row in known])
+            bias = np.array([row["estimates"][name]["bias"] for row in known])
+            relative = np.maximum(np.abs(bias) / np.maximum(truth, 1e-12), LEAST)
+            below[column].plot([row["units"] for row in known], relative, ".-", markersize=3, linewidth=1, color=colour)
+        above[column].set_xscale("log")
+        below[column].set_yscale("log")
+    legend(figure, above[0], 4)
+    return figure
+
+
+exhibit(
+    "gelberg2024/information", "estimates of the mutual information beside the exact one", information, draw_information
+)

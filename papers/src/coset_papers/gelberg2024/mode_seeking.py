@@ -12,12 +12,19 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
 from torch import Tensor
 
+from coset.plot.palette import HUES
+from coset_papers.catalogue import exhibit
 from coset_papers.gelberg2024 import reverse_kl_exact as exact
-from coset_papers.gelberg2024.reverse_kl import Descent, Fits, minimise
+from coset_papers.gelberg2024.reverse_kl import GaussianFits, KLDescent, minimise
 from coset_papers.outcome import Claim, Outcome
+from coset_papers.plotting import FAINT, INK, legend, panels, style
 from coset_papers.settings import Settings
 
 HALFWAY = 0.25  # between the interpolation of the midpoint and that of a mode
@@ -27,10 +34,14 @@ OPTIMIZERS: tuple[Literal["sgd", "adam"], ...] = ("sgd", "adam")
 LARGEST = 8.0  # alpha / sigma
 CLOSE = 4.0  # surely below the threshold
 SHOWN = (2.0, 4.0, 5.0, 6.0)  # the distances of Figure 2
+FITTED, STEPS, LIMIT, OPTIMUM = HUES[1], HUES[2], HUES[0], HUES[3]
+DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
+Dashes = str | tuple[int, tuple[int, int]]
+Look = tuple[str, str, str, Dashes]  # the key of a curve, its label, colour and dashes
 
 
 @dataclass(frozen=True)
-class Sizes:
+class ModeSeekingSizes:
     """Samples of an estimate, steps and rate; alpha / sigma is each multiple of `spacing` up to LARGEST.
 
     fine: the spacing of exact curves.
@@ -46,15 +57,15 @@ class Sizes:
         """The grid, in units of sigma."""
         return _grid(self.spacing)
 
-    def descent(self, optimizer: Literal["sgd", "adam"] = "sgd", dimension: int = 2) -> Descent:
+    def descent(self, optimizer: Literal["sgd", "adam"] = "sgd", dimension: int = 2) -> KLDescent:
         """How to minimise at this scale."""
-        return Descent(self.samples, self.steps, self.rate, optimizer, dimension)
+        return KLDescent(self.samples, self.steps, self.rate, optimizer, dimension)
 
 
 SIZES = {
-    "smoke": Sizes(samples=100, steps=1000, rate=3e-2, spacing=0.5, fine=0.25),
-    "short": Sizes(samples=500, steps=3000, rate=1e-2, spacing=0.2, fine=0.1),
-    "paper": Sizes(samples=5000, steps=3000, rate=1e-2, spacing=0.1, fine=0.05),
+    "smoke": ModeSeekingSizes(samples=100, steps=1000, rate=3e-2, spacing=0.5, fine=0.25),
+    "short": ModeSeekingSizes(samples=500, steps=3000, rate=1e-2, spacing=0.2, fine=0.1),
+    "paper": ModeSeekingSizes(samples=5000, steps=3000, rate=1e-2, spacing=0.1, fine=0.05),
 }
 
 
@@ -131,11 +142,11 @@ def _grid(spacing: float) -> list[float]:
     return [round(spacing * k, 6) for k in range(1, round(LARGEST / spacing) + 1)]
 
 
-def _fit(settings: Settings, alphas: Sequence[float], sigmas: Sequence[float], descent: Descent) -> Any:
+def _fit(settings: Settings, alphas: Sequence[float], sigmas: Sequence[float], descent: KLDescent) -> Any:
     def compute() -> dict[str, Any]:
         alpha, sigma = (torch.tensor(values, device=settings.device) for values in (alphas, sigmas))
         found = minimise(alpha, sigma, descent, settings.generator(), settings.say)
-        return {key: getattr(found, key).tolist() for key in Fits.__dataclass_fields__}
+        return {key: getattr(found, key).tolist() for key in GaussianFits.__dataclass_fields__}
 
     known = {"alphas": list(alphas), "sigmas": list(sigmas), **asdict(descent)}
     return settings.keep("gelberg2024-reverse-kl", compute, **known)
@@ -151,7 +162,7 @@ def _summary(fit: Any, alphas: list[float]) -> dict[str, list[float]]:
     }
 
 
-def _exact(settings: Settings, sigma: float, sizes: Sizes) -> Any:
+def _exact(settings: Settings, sigma: float, sizes: ModeSeekingSizes) -> Any:
     """Without noise: where as many steps lead, where all steps lead, and the optimum; with both thresholds."""
 
     def compute() -> dict[str, Any]:
@@ -236,7 +247,7 @@ def _shape_claims(alphas: list[float], fitted: dict[str, list[float]], curves: A
     )
 
 
-def _scaling_claims(rows: list[dict[str, Any]], sizes: Sizes) -> tuple[Claim, ...]:
+def _scaling_claims(rows: list[dict[str, Any]], sizes: ModeSeekingSizes) -> tuple[Claim, ...]:
     found = [
         Claim(
             f"sigma {row['sigma']:g}: the threshold is {PUBLISHED[row['sigma']]:g}",
@@ -268,3 +279,89 @@ def _near(ours: float | None, published: float) -> bool:
 
 def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.3g}"
+
+
+def draw_fig2(data: Any) -> Figure:
+    """A panel for each distance."""
+    figure, (row,) = panels(1, len(data["alpha"]), "Reverse KL from one Gaussian to two, on a line", 2.4)
+    for k, (axes, alpha) in enumerate(zip(row, data["alpha"], strict=True)):
+        x = np.linspace(-4, alpha + 4, 400)
+        target = (_normal(x, 0, 1) + _normal(x, alpha, 1)) / 2
+        axes.fill_between(x, target, color=FAINT, alpha=0.35, linewidth=0, label="target")
+        looks: tuple[Look, ...] = (
+            ("fitted", "fitted on samples, from the left mode", FITTED, "solid"),
+            ("from_mode", "exact descent from the left mode", LIMIT, DASHED),
+            ("optimum", "the best Gaussian", OPTIMUM, DOTTED),
+        )
+        for name, label, colour, dashes in looks:
+            density = _normal(x, data[name]["mean"][k], data[name]["std"][k])
+            axes.plot(x, density, color=colour, linewidth=1.8, linestyle=dashes, label=label)
+        style(axes, "x", "density" if k == 0 else "", f"alpha = {alpha:g}")
+        axes.set_ylim(bottom=0)
+    legend(figure, row[0], 4)
+    return figure
+
+
+def draw_fig3(data: Any) -> Figure:
+    """Interpolation, determinant and KL against alpha."""
+    figure, (row,) = panels(1, 3, "The Gaussian of least reverse KL to two standard normals at distance alpha")
+    labels = {"interpolation": "||mean|| / alpha", "determinant": "det Sigma", "kl": "KL (nats)"}
+    for axes, (key, label) in zip(row, labels.items(), strict=True):
+        style(axes, "alpha", label)
+        _draw_exact(axes, data["exact"], key)
+        axes.plot(data["alpha"], data["fitted"][key], ".", color=FITTED, markersize=4, label=_sampled(data, "SGD"))
+        _thresholds(axes, data["exact"], published=5.0)
+    legend(figure, row[0], 3)
+    return figure
+
+
+def draw_fig5(data: Any) -> Figure:
+    """Interpolation above, KL below, a column for each sigma."""
+    figure, grid = panels(2, len(data["rows"]), "The threshold scales with the deviation sigma of the modes", 2.4)
+    for column, row in enumerate(data["rows"]):
+        for axes, key, label in (
+            (grid[0][column], "interpolation", "||mean|| / alpha"),
+            (grid[1][column], "kl", "KL (nats)"),
+        ):
+            title = f"sigma = {row['sigma']:g}" if key == "interpolation" else ""
+            style(axes, "alpha", label if column == 0 else "", title)
+            _draw_exact(axes, row["exact"], key)
+            axes.plot(row["alpha"], row["sgd"][key], ".", color=FITTED, markersize=4, label=_sampled(data, "SGD"))
+            axes.plot(row["alpha"], row["adam"][key], "x", color=INK, markersize=3.5, label=_sampled(data, "Adam"))
+            _thresholds(axes, row["exact"], published=5 * row["sigma"])
+        grid[0][column].set_ylim(-0.04, 0.74)  # the smallest alpha is all noise
+    legend(figure, grid[0][0], 4)
+    return figure
+
+
+def _draw_exact(axes: Axes, data: Any, key: str) -> None:
+    looks: tuple[Look, ...] = (
+        ("same_steps", "as many steps of SGD, without noise", STEPS, "solid"),
+        ("from_mode", "descent from a mode to its end, without noise", LIMIT, "solid"),
+        ("optimum", "the best Gaussian", OPTIMUM, DASHED),
+    )
+    for name, label, colour, dashes in looks:
+        axes.plot(data["alpha"], data[name][key], color=colour, linewidth=1.4, linestyle=dashes, label=label)
+
+
+def _thresholds(axes: Axes, data: Any, published: float) -> None:
+    for x, colour, dashes, label in (
+        (published, INK, "solid", "published threshold"),
+        (data["fold"], LIMIT, DOTTED, "exact threshold of descent from a mode"),
+        (data["crossing"], OPTIMUM, DOTTED, "exact threshold of the optimum"),
+    ):
+        axes.axvline(x, color=colour, linewidth=0.9, linestyle=dashes, label=label, zorder=1)
+
+
+def _sampled(data: Any, optimizer: str) -> str:
+    return f"{optimizer}, {data['descent']['steps']} steps of {data['descent']['samples']} samples"
+
+
+def _normal(x: NDArray[np.float64], mean: float, std: float) -> NDArray[np.float64]:
+    density: NDArray[np.float64] = np.exp(-(((x - mean) / std) ** 2) / 2) / (std * np.sqrt(2 * np.pi))
+    return density
+
+
+exhibit("gelberg2024/fig2", "the Gaussian fitted by reverse KL to two modes, on a line", fig2, draw_fig2)
+exhibit("gelberg2024/fig3", "mean, variance and KL of that Gaussian by the distance of the modes", fig3, draw_fig3)
+exhibit("gelberg2024/fig5", "the threshold of mode seeking by the deviation of the modes", fig5, draw_fig5)

@@ -15,7 +15,7 @@ EVERY = 250  # steps between words about progress
 
 
 @dataclass(frozen=True)
-class Descent:
+class KLDescent:
     """How to minimise: samples an estimate, steps, learning rate, optimizer, and the dimension of the space."""
 
     samples: int
@@ -26,7 +26,7 @@ class Descent:
 
 
 @dataclass(frozen=True)
-class Fits:
+class GaussianFits:
     """Gaussians N(mean, factor factor^T), one for each target: [n, d], [n, d, d]; and the last estimates of KL, [n]."""
 
     mean: Tensor
@@ -56,8 +56,8 @@ def estimate(mean: Tensor, factor: Tensor, noise: Tensor, alpha: Tensor, sigma: 
 
 
 def minimise(
-    alpha: Tensor, sigma: Tensor, settings: Descent, generator: torch.Generator, say: Callable[[str], None]
-) -> Fits:
+    alpha: Tensor, sigma: Tensor, settings: KLDescent, generator: torch.Generator, say: Callable[[str], None]
+) -> GaussianFits:
     """Descend on `estimate`, with fresh noise at each step, from a mode, q = N(0, sigma^2 I); n targets [n] at once.
 
     The paper does not say how the covariance is kept positive; here its Cholesky factor is what descends.
@@ -76,4 +76,4 @@ def minimise(
         optimizer.zero_grad()
         torch.autograd.backward(kl.sum())
         optimizer.step()
-    return Fits(mean.detach(), factor.detach().tril(), kl.detach())
+    return GaussianFits(mean.detach(), factor.detach().tril(), kl.detach())

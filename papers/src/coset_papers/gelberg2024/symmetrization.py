@@ -12,16 +12,23 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import nn
 
 from coset import data, zoo
 from coset.data import Split
+from coset.plot.figure import canvas
+from coset.plot.palette import HUES
 from coset.solutions.overlap import SEPARATE
+from coset_papers.catalogue import exhibit
 from coset_papers.gelberg2024 import tractable_net
-from coset_papers.gelberg2024.comparison import MEAN_FIELD, Problem, Training, compare, difference
-from coset_papers.gelberg2024.paired import LEVEL, holm
+from coset_papers.gelberg2024.comparison import MEAN_FIELD, WAYS, Comparison, VISettings, compare, difference
+from coset_papers.gelberg2024.paired_tests import LEVEL, holm
 from coset_papers.outcome import Claim, Outcome
+from coset_papers.plotting import FAINT, INK, style
 from coset_papers.settings import Settings
 
 INFONCE, IMPORTANCE, BETHE = "InfoNCE, K = 20", "importance, K = 20", "Bethe"
@@ -29,10 +36,11 @@ ALPHA = 0.2  # of the tractable network
 TEACHER, NOISE, EXAMPLES, TESTED = 10, 0.1, 200, 1000  # units and noise of the network to be learned, its data
 IMAGE_RUNS = 5  # these networks are large
 BROAD = 0.2  # initial deviation, ten times that of the weights themselves
+COLOURS = dict(zip(WAYS, HUES, strict=False))
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SymmetrizationSizes:
     """What is compared, for how many steps and runs; `slow`: the largest width that importance sampling is trained at.
 
     images: (data, inputs, hidden units). dimensions, widths, variances: of the map.
@@ -52,11 +60,11 @@ class Sizes:
 
 UCI = ("boston", "concrete", "energy", "yacht")
 SIZES = {
-    "smoke": Sizes((("digits", 64, 10),), (), (), (1, 5), (5,), (1.0,), 60, 3, 50, 2),
-    "short": Sizes(
+    "smoke": SymmetrizationSizes((("digits", 64, 10),), (), (), (1, 5), (5,), (1.0,), 60, 3, 50, 2),
+    "short": SymmetrizationSizes(
         (("digits", 64, 30),), (10, 50), ("energy", "yacht"), (1, 5, 30), (5, 50), (0.1, 1.0, 10.0), 400, 5, 200, 10
     ),
-    "paper": Sizes(
+    "paper": SymmetrizationSizes(
         (("mnist", 784, 30), ("mnist", 784, 300)),
         (10, 50, 200),
         UCI,
@@ -87,7 +95,7 @@ def symmetrization(settings: Settings) -> Outcome:
     return Outcome({"sizes": asdict(sizes), "sets": sets, "map": cells}, _claims(sets, cells))
 
 
-def _row(settings: Settings, problem: Problem, width: int) -> dict[str, Any]:
+def _row(settings: Settings, problem: Comparison, width: int) -> dict[str, Any]:
     """One problem: what was measured, and gains, mean-field VI less the method, in test NLL."""
     found = compare(settings, problem)
     field = found[MEAN_FIELD]
@@ -107,45 +115,47 @@ def _row(settings: Settings, problem: Problem, width: int) -> dict[str, Any]:
     }
 
 
-def _problems(sizes: Sizes) -> list[tuple[Problem, int]]:
+def _problems(sizes: SymmetrizationSizes) -> list[tuple[Comparison, int]]:
     """The data sets, with the width of the hidden layer."""
     size = (sizes.replicas, sizes.samples)
     found = []
     for source, inputs, width in sizes.images:
-        training = Training(sizes.steps, 100, 1e-3, "constant")
+        training = VISettings(sizes.steps, 100, 1e-3, "constant")
         load = partial(_images, source, inputs, width)
         few = min(sizes.replicas, IMAGE_RUNS)
         ways = _ways(sizes, width)
-        found.append((Problem(f"{source}, {width} units", load, training, ways, few, sizes.samples), width))
+        found.append((Comparison(f"{source}, {width} units", load, training, ways, few, sizes.samples), width))
     source, inputs, width = sizes.images[0]
     # At the start equivalent modes then overlap, whatever becomes of them.
-    training = Training(sizes.steps, 100, 1e-3, "constant", initial_std=BROAD)
+    training = VISettings(sizes.steps, 100, 1e-3, "constant", initial_std=BROAD)
     load, few = partial(_images, source, inputs, width), min(sizes.replicas, IMAGE_RUNS)
     name = f"{source}, {width} units, broad start"
-    found.append((Problem(name, load, training, (MEAN_FIELD, INFONCE, BETHE), few, sizes.samples), width))
+    found.append((Comparison(name, load, training, (MEAN_FIELD, INFONCE, BETHE), few, sizes.samples), width))
     noise, variance = tractable_net.NOISE, tractable_net.VARIANCE
-    training = Training(sizes.steps, 10, 5e-3, "cosine", variance, math.sqrt(variance), noise)
-    found.append((Problem("two weights", _tractable, training, _ways(sizes, 2), *size), 2))
+    training = VISettings(sizes.steps, 10, 5e-3, "cosine", variance, math.sqrt(variance), noise)
+    found.append((Comparison("two weights", _tractable, training, _ways(sizes, 2), *size), 2))
     for width in sizes.snelson:
         load = partial(_snelson, width)
-        training = Training(sizes.steps, 40)
-        found.append((Problem(f"snelson, {width} units", load, training, _ways(sizes, width), *size), width))
+        training = VISettings(sizes.steps, 40)
+        found.append((Comparison(f"snelson, {width} units", load, training, _ways(sizes, width), *size), width))
     for source in sizes.uci:
         load = partial(_uci, source)
-        found.append((Problem(f"{source}, 50 units", load, Training(sizes.steps, 64), _ways(sizes, 50), *size), 50))
+        found.append(
+            (Comparison(f"{source}, 50 units", load, VISettings(sizes.steps, 64), _ways(sizes, 50), *size), 50)
+        )
     return found
 
 
-def _ways(sizes: Sizes, width: int) -> tuple[str, ...]:
+def _ways(sizes: SymmetrizationSizes, width: int) -> tuple[str, ...]:
     """Importance sampling draws unit after unit, which no graph of kernels can replay: it is slow."""
     return (MEAN_FIELD, INFONCE, BETHE, IMPORTANCE) if width <= sizes.slow else (MEAN_FIELD, INFONCE, BETHE)
 
 
-def _teacher(sizes: Sizes, dimension: int, width: int, variance: float) -> Problem:
-    training = Training(sizes.steps, 50, prior_variance=variance)
+def _teacher(sizes: SymmetrizationSizes, dimension: int, width: int, variance: float) -> Comparison:
+    training = VISettings(sizes.steps, 50, prior_variance=variance)
     name = f"random network, {dimension} inputs, {width} units, prior {variance:g}"
     load = partial(learned, dimension, width)
-    return Problem(name, load, training, (MEAN_FIELD, BETHE), sizes.replicas, sizes.samples)
+    return Comparison(name, load, training, (MEAN_FIELD, BETHE), sizes.replicas, sizes.samples)
 
 
 def _images(source: str, inputs: int, width: int) -> tuple[nn.Module, Split, Split]:
@@ -270,3 +280,66 @@ def _trend(cells: list[dict[str, Any]], key: str) -> str:
     values = sorted({cell[key] for cell in cells})
     means = [statistics.mean(cell["index"] for cell in cells if cell[key] == value) for value in values]
     return ", ".join(f"{value:g}: {mean:.3f}" for value, mean in zip(values, means, strict=True))
+
+
+def draw_symmetrization(data: Any) -> Figure:
+    """Left the gains on data sets; then the map: overlap index above, gain below, a column for each prior variance."""
+    variances = data["sizes"]["variances"]
+    figure = canvas(5.2 + 2.6 * len(variances), 5.6)
+    figure.set_layout_engine("constrained")
+    figure.suptitle("Symmetrized VI less mean-field VI", fontsize=11, color=INK)
+    grid = figure.add_gridspec(2, 1 + len(variances), width_ratios=[2.0, *[1.0] * len(variances)])
+    _gains(figure.add_subplot(grid[:, 0]), data["sets"])
+    largest = max(abs(gain["gain"]) for cell in data["map"] for gain in cell["gain"].values()) or 1.0
+    for column, variance in enumerate(variances, 1):
+        cells = [cell for cell in data["map"] if cell["variance"] == variance]
+        upper, lower = (figure.add_subplot(grid[row, column]) for row in (0, 1))
+        _heat(upper, data["sizes"], cells, f"overlap index, prior {variance:g}", "Blues", (0.0, 1.0))
+        _heat(lower, data["sizes"], cells, "gain in NLL (*: p < 0.05)", "RdBu", (-largest, largest))
+    return figure
+
+
+def _gains(axes: Axes, rows: Any) -> None:
+    style(axes, "gain in test NLL, nats; bars: standard error", "")
+    labels = []
+    for place, row in enumerate(reversed(rows)):
+        labels.append(f"{row['name']}\nindex {row['index']:.2g}")
+        for k, (name, gain) in enumerate(row["gain"].items()):
+            axes.errorbar(
+                gain["gain"],
+                place + 0.2 * (1 - k),
+                xerr=gain["error"],
+                fmt="o",
+                markersize=4,
+                color=COLOURS[name],
+                markerfacecolor=COLOURS[name] if gain["corrected"] < LEVEL else "white",
+                label=name,
+            )
+    axes.set_yticks(range(len(labels)), labels, fontsize=7)
+    axes.axvline(0, color=FAINT, linewidth=1)
+    axes.set_xscale("symlog", linthresh=1e-3)
+    found = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    axes.legend(found.values(), found.keys(), fontsize=7, frameon=False, title="filled: p < 0.05", title_fontsize=7)
+
+
+def _heat(axes: Axes, sizes: Any, cells: Any, title: str, colours: str, limits: tuple[float, float]) -> None:
+    dimensions, widths = sizes["dimensions"], sizes["widths"]
+    values = np.zeros((len(widths), len(dimensions)))
+    axes.set_title(title, fontsize=8, color=INK)
+    for cell in cells:
+        i, j = widths.index(cell["width"]), dimensions.index(cell["dimension"])
+        (gain,) = cell["gain"].values()
+        is_index = title.startswith("overlap")
+        values[i, j] = cell["index"] if is_index else gain["gain"]
+        text = f"{values[i, j]:.2g}" + ("*" if not is_index and gain["corrected"] < LEVEL else "")
+        axes.text(j, i, text, ha="center", va="center", fontsize=7, color=INK)
+    axes.imshow(values, cmap=colours, vmin=limits[0], vmax=limits[1], aspect="auto", origin="lower", alpha=0.7)
+    axes.set_xticks(range(len(dimensions)), [str(d) for d in dimensions], fontsize=7)
+    axes.set_yticks(range(len(widths)), [str(w) for w in widths], fontsize=7)
+    axes.set_xlabel("inputs", fontsize=8, color=INK)
+    axes.set_ylabel("units", fontsize=8, color=INK)
+
+
+exhibit(
+    "gelberg2024/symmetrization", "where symmetrization helps, and where it cannot", symmetrization, draw_symmetrization
+)

@@ -18,10 +18,11 @@ from coset import data, zoo
 from coset.data import Split
 from coset.plot.palette import HUES
 from coset.solutions.overlap import SEPARATE
-from coset_papers.drawing import FAINT, legend, panels, style
-from coset_papers.gelberg2024.comparison import MEAN_FIELD, WAYS, Problem, Training, compare, difference
-from coset_papers.gelberg2024.paired import LEVEL
+from coset_papers.catalogue import exhibit
+from coset_papers.gelberg2024.comparison import MEAN_FIELD, WAYS, Comparison, VISettings, compare, difference
+from coset_papers.gelberg2024.paired_tests import LEVEL
 from coset_papers.outcome import Claim, Outcome
+from coset_papers.plotting import FAINT, legend, panels, style
 from coset_papers.settings import Settings
 
 WIDTHS = (5, 10, 20, 30)
@@ -38,7 +39,7 @@ STD, BROAD = 0.05, 0.5  # initial deviations
 
 
 @dataclass(frozen=True)
-class Sizes:
+class Table1Sizes:
     """Data, widths, methods, and how long; `slow`: the widths at which importance sampling is trained too."""
 
     source: str
@@ -53,9 +54,9 @@ class Sizes:
 
 ALL = (MEAN_FIELD, "InfoNCE, K = 5", "InfoNCE, K = 10", BEST, "Bethe")
 SIZES = {
-    "smoke": Sizes("digits", 64, (5, 10), (MEAN_FIELD, BEST, "Bethe"), (5,), 28, 3, 50),
-    "short": Sizes("digits", 64, WIDTHS, ALL, (5,), 560, 10, 200),
-    "paper": Sizes("mnist", 784, WIDTHS, ALL, (), 6000, 10, 1000),
+    "smoke": Table1Sizes("digits", 64, (5, 10), (MEAN_FIELD, BEST, "Bethe"), (5,), 28, 3, 50),
+    "short": Table1Sizes("digits", 64, WIDTHS, ALL, (5,), 560, 10, 200),
+    "paper": Table1Sizes("mnist", 784, WIDTHS, ALL, (), 6000, 10, 1000),
 }
 
 
@@ -68,7 +69,7 @@ def table1(settings: Settings) -> Outcome:
     return Outcome(found, _claims(sizes, rows, broad))
 
 
-def _row(settings: Settings, sizes: Sizes, width: int, std: float) -> dict[str, Any]:
+def _row(settings: Settings, sizes: Table1Sizes, width: int, std: float) -> dict[str, Any]:
     found = compare(settings, _problem(sizes, width, std))
     gains = {
         key: {name: asdict(difference(found, name, of)) for name in found if name != MEAN_FIELD}
@@ -118,13 +119,13 @@ def draw_table1(data: Any) -> Figure:
     return figure
 
 
-def _problem(sizes: Sizes, width: int, std: float) -> Problem:
+def _problem(sizes: Table1Sizes, width: int, std: float) -> Comparison:
     ways = (*sizes.ways, IMPORTANCE) if width in sizes.slow else sizes.ways
     if std == BROAD:
         ways = (MEAN_FIELD, BEST, "Bethe")
-    training = Training(sizes.steps, 100, 1e-3, "constant", initial_std=std)
+    training = VISettings(sizes.steps, 100, 1e-3, "constant", initial_std=std)
     load = partial(_load, sizes.source, sizes.inputs, width)
-    return Problem(f"{sizes.source}, {width} units", load, training, ways, sizes.replicas, sizes.samples)
+    return Comparison(f"{sizes.source}, {width} units", load, training, ways, sizes.replicas, sizes.samples)
 
 
 def _load(source: str, inputs: int, width: int) -> tuple[nn.Module, Split, Split]:
@@ -132,7 +133,7 @@ def _load(source: str, inputs: int, width: int) -> tuple[nn.Module, Split, Split
     return zoo.build(f"mlp:{inputs}-{width}-10"), sets.train, sets.test
 
 
-def _claims(sizes: Sizes, rows: list[dict[str, Any]], broad: dict[str, Any]) -> tuple[Claim, ...]:
+def _claims(sizes: Table1Sizes, rows: list[dict[str, Any]], broad: dict[str, Any]) -> tuple[Claim, ...]:
     same = sizes.source == "mnist"
     gains = [row["gain"][BEST] for row in rows]
     significant = [gain["t"] < LEVEL for gain in gains]
@@ -203,3 +204,6 @@ def _gain(gain: dict[str, float]) -> str:
 
 def _percents(values: list[float]) -> str:
     return ", ".join(f"{value:.3f}" for value in values)
+
+
+exhibit("gelberg2024/table1", "test accuracy on MNIST with and without symmetrization, by width", table1, draw_table1)

@@ -11,15 +11,21 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from coset import VI, Gaussian, SymmetrizedVI, evaluate, fit
+from coset.plot.palette import HUES
 from coset.solutions.overlap_estimators import Entropy
-from coset_papers.gelberg2024.paired import paired
-from coset_papers.gelberg2024.tractable_exact import Normal, Posterior
+from coset_papers.catalogue import exhibit
+from coset_papers.gelberg2024.paired_tests import paired
+from coset_papers.gelberg2024.tractable_exact import ExactPosterior, Normal
 from coset_papers.gelberg2024.tractable_net import NOISE, VARIANCE, TwoUnits, points
 from coset_papers.outcome import Claim, Outcome
+from coset_papers.plotting import FAINT, INK, Array, legend, panels, style
 from coset_papers.settings import Settings
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2)
@@ -38,10 +44,12 @@ ELBO = {MEAN_FIELD: (-0.022, -0.025, -0.032, -0.042), PAPER: (-0.023, -0.029, -0
 SYMMETRIZED = {MEAN_FIELD: (-0.009, -0.013, -0.021, -0.031), PAPER: (-0.004, -0.007, -0.012, -0.019)}
 BETWEEN = 0.5  # of the way from the midpoint to a mode: below it, a posterior interpolates
 OPTIMA = ("elbo", "symmetrized")
+GRID = 161  # points an axis
+LEVELS = 8
 
 
 @dataclass(frozen=True)
-class Sizes:
+class TractableSizes:
     """How many runs, epochs and drawn networks; the noises and prior variances of the sensitivity."""
 
     replicas: int
@@ -52,9 +60,9 @@ class Sizes:
 
 
 SIZES = {
-    "smoke": Sizes(4, 10, 200, (NOISE,), (VARIANCE, 1.0)),
-    "short": Sizes(10, 10, 1000, (1.0, 2.0, NOISE, 5.0), (VARIANCE, 0.05, 1.0)),
-    "paper": Sizes(10, 10, 1000, (1.0, 2.0, NOISE, 5.0, 10.0), (VARIANCE, 0.01, 0.02, 0.1, 1.0)),
+    "smoke": TractableSizes(4, 10, 200, (NOISE,), (VARIANCE, 1.0)),
+    "short": TractableSizes(10, 10, 1000, (1.0, 2.0, NOISE, 5.0), (VARIANCE, 0.05, 1.0)),
+    "paper": TractableSizes(10, 10, 1000, (1.0, 2.0, NOISE, 5.0, 10.0), (VARIANCE, 0.01, 0.02, 0.1, 1.0)),
 }
 
 
@@ -194,7 +202,7 @@ def sensitivity(settings: Settings) -> list[dict[str, Any]]:
 
 def _cell(settings: Settings, alpha: float, noise: float, variance: float) -> dict[str, Any]:
     train, _ = _data(settings, alpha)
-    posterior = Posterior.of(train, alpha, noise, variance)
+    posterior = ExactPosterior.of(train, alpha, noise, variance)
     best = [posterior.best(symmetrize) for symmetrize in (False, True)]
     return {
         "alpha": alpha,
@@ -212,7 +220,7 @@ def _data(settings: Settings, alpha: float) -> tuple[Any, Any]:
 def _row(settings: Settings, alpha: float) -> dict[str, Any]:
     """All methods at one alpha, beside the optima."""
     train, _ = _data(settings, alpha)
-    posterior = Posterior.of(train, alpha, NOISE, VARIANCE)
+    posterior = ExactPosterior.of(train, alpha, NOISE, VARIANCE)
     evidence = posterior.log_evidence()
 
     def optima() -> dict[str, Any]:
@@ -228,7 +236,7 @@ def _row(settings: Settings, alpha: float) -> dict[str, Any]:
     }
 
 
-def _fitted(settings: Settings, posterior: Posterior, evidence: float, name: str) -> list[dict[str, Any]]:
+def _fitted(settings: Settings, posterior: ExactPosterior, evidence: float, name: str) -> list[dict[str, Any]]:
     """The runs of one method."""
     sizes = SIZES[settings.scale]
     shared: dict[str, Any] = {
@@ -262,7 +270,7 @@ def _fitted(settings: Settings, posterior: Posterior, evidence: float, name: str
     return rows
 
 
-def _measured(posterior: Posterior, evidence: float, q: Normal) -> dict[str, float]:
+def _measured(posterior: ExactPosterior, evidence: float, q: Normal) -> dict[str, float]:
     """Bounds per training point, KL in nats, the share of the way to the modes, and the MSE of the mean prediction."""
     elbo, symmetrized = float(posterior.elbo(q)), float(posterior.symmetrized(q))
     return {
@@ -279,7 +287,7 @@ def _numbers(q: Normal) -> dict[str, list[float]]:
     return {"mean": q.mean.tolist(), "std": q.std.tolist()}
 
 
-def _share(q: Normal, posterior: Posterior) -> float:
+def _share(q: Normal, posterior: ExactPosterior) -> float:
     """How far q is on the way from the midpoint of the modes, 0, to one of them, 1."""
     first, second = posterior.mode
     difference: Tensor = q.mean[..., 0] - q.mean[..., 1]
@@ -297,3 +305,102 @@ def _runs(row: dict[str, Any], name: str, key: str) -> list[float]:
 
 def _pairs(first: Any, second: Any) -> str:
     return ", ".join(f"{a:.4g} / {b:.4g}" for a, b in zip(first, second, strict=True))
+
+
+def draw_fig4(data: Any) -> Figure:
+    """A row for each alpha: the exact posterior, and q or q_G after training and at the optimum."""
+    rows = data["rows"]
+    figure, grid = panels(
+        len(rows),
+        5,
+        "The posterior of relu(w1 x) + relu(w2 x), and its approximations; + where the data come from",
+        2.7,
+    )
+    for axes, row in zip(grid, rows, strict=True):
+        posterior = ExactPosterior(**row["posterior"])
+        edge = 1.6 * posterior.alpha + 0.08
+        line = torch.linspace(-edge, edge, GRID, dtype=torch.float64)
+        w = torch.stack(torch.meshgrid(line, line, indexing="xy"), -1)
+        exact = posterior.log_joint(w)
+        first = {name: runs[0] for name, runs in row["methods"].items()}
+        names = list(first)
+        _density(axes[0], line, (exact - exact.max()).exp().numpy(), f"exact, alpha = {posterior.alpha:g}")
+        _density(axes[1], line, _normal(w, first[names[0]], False), "mean-field, trained")
+        _density(axes[2], line, _normal(w, first[names[1]], True), f"symmetrized, trained ({names[1]})")
+        _density(axes[3], line, _normal(w, row["optimum"]["elbo"], False), "mean-field, optimum")
+        _density(axes[4], line, _normal(w, row["optimum"]["symmetrized"], True), "symmetrized, optimum")
+        for panel in axes:
+            modes = posterior.alpha * np.array([[1, -1], [-1, 1]])
+            panel.plot(*modes.T, "+", color=HUES[3], markersize=7)
+        axes[0].set_ylabel("w2", color=INK, fontsize=9)
+    return figure
+
+
+def draw_table2(data: Any) -> Figure:
+    """Left the MSE by alpha; right where mean-field VI interpolates, by noise and prior variance."""
+    figure, ((left, right),) = panels(1, 2, "Test MSE of the mean prediction", 3.2)
+    style(left, "alpha", "MSE")
+    _draw_runs(left, data["rows"], "mse")
+    for name, colour in zip(data["published"], HUES, strict=False):
+        alphas = [row["alpha"] for row in data["rows"]]
+        left.plot(alphas, data["published"][name], "x:", color=colour, linewidth=1, label=f"{name}, published")
+    style(right, "mean-field, optimum", "symmetrized, optimum", "other noises and prior variances")
+    cells = [cell for choice in data["sensitivity"] for cell in choice["cells"]]
+    for between, label in ((True, "mean-field VI interpolates"), (False, "it does not")):
+        pairs = [cell["mse"] for cell in cells if (cell["share"][0] < BETWEEN) == between]
+        face = HUES[4] if between else "none"
+        right.plot(
+            *np.array(pairs).reshape(-1, 2).T, "o", markersize=4, color=HUES[4], markerfacecolor=face, label=label
+        )
+    ends = [min(min(cell["mse"]) for cell in cells), max(max(cell["mse"]) for cell in cells)]
+    right.plot(ends, ends, color=FAINT, linewidth=1)
+    right.set_xscale("log")
+    right.set_yscale("log")
+    right.legend(fontsize=7, frameon=False)
+    legend(figure, left, 4)
+    return figure
+
+
+def draw_table3(data: Any) -> Figure:
+    """The bound and the symmetrized bound by alpha."""
+    figure, (row,) = panels(1, 2, "Bounds per training point, without the constant of the likelihood", 3.2)
+    for axes, key, title in zip(row, ("elbo", "symmetrized"), ("ELBO", "symmetrized ELBO"), strict=True):
+        style(axes, "alpha", title)
+        _draw_runs(axes, data["rows"], key)
+        alphas = [cell["alpha"] for cell in data["rows"]]
+        best = [cell["optimum"][key][key] for cell in data["rows"]]
+        axes.plot(alphas, best, "_", color=INK, markersize=14, label="largest of any Gaussian")
+        axes.plot(alphas, [cell["evidence"] for cell in data["rows"]], color=INK, linewidth=1, label="log evidence")
+        for name, colour in zip(data["published"][key], HUES, strict=False):
+            axes.plot(alphas, data["published"][key][name], "x:", color=colour, linewidth=1, label=f"{name}, published")
+    legend(figure, row[0], 3)
+    return figure
+
+
+def _draw_runs(axes: Axes, rows: Any, key: str) -> None:
+    """Mean and standard deviation over the runs of each method."""
+    for k, name in enumerate(rows[0]["methods"]):
+        values = np.array([[run[key] for run in row["methods"][name]] for row in rows])
+        x = np.array([row["alpha"] for row in rows]) + (k - 2) * 0.002
+        axes.errorbar(x, values.mean(1), values.std(1, ddof=1), fmt="o", markersize=3.5, color=HUES[k], label=name)
+
+
+def _normal(w: torch.Tensor, q: Any, symmetrize: bool) -> Array:
+    mean, std = (torch.tensor(q[key], dtype=torch.float64) for key in ("mean", "std"))
+    places = (w, w.flip(-1)) if symmetrize else (w,)
+    total = sum((torch.exp(-((x - mean) / std).square().sum(-1) / 2) for x in places), torch.zeros(()))
+    found: Array = total.numpy()
+    return found
+
+
+def _density(axes: Axes, line: torch.Tensor, density: Array, title: str) -> None:
+    axes.contourf(line, line, density / density.max(), levels=LEVELS, cmap="Blues")
+    style(axes, "w1", "", title)
+    axes.set_aspect("equal")
+
+
+exhibit("gelberg2024/fig4", "the posterior of a network with two weights, exact and approximated", fig4, draw_fig4)
+exhibit(
+    "gelberg2024/table2", "test error of that network, trained with and without symmetrization", table2, draw_table2
+)
+exhibit("gelberg2024/table3", "its evidence lower bounds, and how much symmetrization adds", table3, draw_table3)

@@ -40,7 +40,7 @@ class Normal(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Posterior:
+class ExactPosterior:
     """Prior N(0, variance I), likelihood N(f(x), noise^2); right and left are A and B, for `count` examples."""
 
     alpha: float
@@ -51,11 +51,11 @@ class Posterior:
     count: int
 
     @staticmethod
-    def of(split: Split, alpha: float, noise: float, variance: float) -> Posterior:
+    def of(split: Split, alpha: float, noise: float, variance: float) -> ExactPosterior:
         """That of data from `tractable_net.points`."""
         x = split.inputs.double()
         right, left = (float(part.square().sum()) for part in (x.clamp(min=0), x.clamp(max=0)))
-        return Posterior(alpha, noise, variance, right, left, len(split))
+        return ExactPosterior(alpha, noise, variance, right, left, len(split))
 
     @property
     def constant(self) -> float:

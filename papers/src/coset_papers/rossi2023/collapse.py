@@ -20,14 +20,15 @@ from coset import Solution, geodesic
 from coset.alignment.sites import SiteKind, watch
 from coset.core.functional import evaluation_mode
 from coset.core.state import unstack
-from coset_papers.drawing import FAINT, legend, panels, style
+from coset_papers.catalogue import exhibit
 from coset_papers.examples import some
-from coset_papers.outcome import Claim, Outcome, noted_once
-from coset_papers.rossi2023.curves_draw import ALIGNED, NAIVE
-from coset_papers.rossi2023.measure import ALIGNED as BEST, NAIVE as NOT_MOVED, Measure, mean
+from coset_papers.outcome import Claim, Outcome, without_repeated_notes
+from coset_papers.plotting import FAINT, legend, panels, style
+from coset_papers.rossi2023.barriers import ALIGNED as BEST, NAIVE as NOT_MOVED, PathMeasurement, mean
+from coset_papers.rossi2023.criteria import TOO_SMALL
 from coset_papers.rossi2023.networks import measure_of, mlp, resnet
-from coset_papers.rossi2023.study import Study
-from coset_papers.rossi2023.verdicts import TOO_SMALL
+from coset_papers.rossi2023.plotting import ALIGNED, NAIVE
+from coset_papers.rossi2023.study import PosteriorStudy
 from coset_papers.settings import Settings
 
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -42,7 +43,9 @@ def fig10(settings: Settings) -> Outcome:
         measure = measure_of(settings.scale, study)
         rows.append({"title": study.title, "study": study.known(), "measure": asdict(measure), "t": TIMES})
         rows[-1] |= {cost: _kept(settings, study, measure, cost) for cost in (NOT_MOVED, BEST)}
-    return Outcome({"rows": rows}, noted_once([claim for row in rows for claim in _claims(settings.scale, row)]))
+    return Outcome(
+        {"rows": rows}, without_repeated_notes([claim for row in rows for claim in _claims(settings.scale, row)])
+    )
 
 
 def draw_fig10(data: Any) -> Figure:
@@ -106,7 +109,7 @@ def _before(seen: list[Tensor], _: int, kind: SiteKind, x: Tensor) -> None:
         seen.append(x.movedim(1, -1).flatten(0, -2).double())
 
 
-def _kept(settings: Settings, study: Study, measure: Measure, cost: str) -> list[list[float]]:
+def _kept(settings: Settings, study: PosteriorStudy, measure: PathMeasurement, cost: str) -> list[list[float]]:
     """The ratios at each of TIMES, layer by layer, of the first pair."""
 
     def compute() -> list[list[float]]:
@@ -150,3 +153,6 @@ def _claims(scale: str, row: dict[str, Any]) -> tuple[Claim, ...]:
             f"{row['title']}: less so after alignment", None, words[1], mean(aligned) > mean(naive) if judged else None
         ),
     )
+
+
+exhibit("rossi2023/fig10", "the variance of hidden units along the path", fig10, draw_fig10)

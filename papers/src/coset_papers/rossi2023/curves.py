@@ -10,13 +10,14 @@ from matplotlib.figure import Figure
 
 from coset import mixture
 from coset.plot.palette import HUES
-from coset_papers.drawing import legend, panels, style
-from coset_papers.outcome import Claim, Outcome, noted_once
-from coset_papers.rossi2023.curves_draw import ALIGNED, NAIVE, both, curve
-from coset_papers.rossi2023.measure import ALIGNED as BY_WASSERSTEIN, NAIVE as NOT_MOVED, barriers
+from coset_papers.catalogue import exhibit
+from coset_papers.outcome import Claim, Outcome, without_repeated_notes
+from coset_papers.plotting import legend, panels, style
+from coset_papers.rossi2023.barriers import ALIGNED as BY_WASSERSTEIN, NAIVE as NOT_MOVED, barriers
+from coset_papers.rossi2023.criteria import SHARE, TOO_SMALL, ZERO, nearly_zero, noticeable, written
 from coset_papers.rossi2023.networks import PUBLISHED, SIZES, measure_of, mlp, resnet
-from coset_papers.rossi2023.study import COMPARED, Study
-from coset_papers.rossi2023.verdicts import SHARE, TOO_SMALL, ZERO, nearly_zero, noticeable, written
+from coset_papers.rossi2023.plotting import ALIGNED, NAIVE, both, curve
+from coset_papers.rossi2023.study import COMPARED, PosteriorStudy
 from coset_papers.settings import Settings
 
 LEARNED = 0.8  # of the loss of guessing, at most
@@ -66,7 +67,7 @@ def fig4(settings: Settings) -> Outcome:
     residual = next(study for study in studies if not study.model.startswith("mlp"))
     (row,) = [row for row in shown if row["study"] == residual.known()]
     (row["activations"],) = barriers(residual, settings, measure_of(scale, residual), "activations")
-    return Outcome({"shown": shown}, noted_once([*claims, _by_activations(scale, row)]))
+    return Outcome({"shown": shown}, without_repeated_notes([*claims, _by_activations(scale, row)]))
 
 
 def fig_a15(settings: Settings) -> Outcome:
@@ -142,7 +143,7 @@ def draw_curves(data: Any) -> Figure:
     return figure
 
 
-def _shown(settings: Settings, studies: list[Study], names: list[str] | None = None) -> list[dict[str, Any]]:
+def _shown(settings: Settings, studies: list[PosteriorStudy], names: list[str] | None = None) -> list[dict[str, Any]]:
     """Naive and aligned barriers of each study; those that a scale makes equal are shown once."""
     rows: dict[str, dict[str, Any]] = {}
     for k, study in enumerate(studies):
@@ -204,3 +205,10 @@ def _lower(text: str, scale: str, shown: list[dict[str, Any]]) -> Claim:
     epochs = SIZES[scale].resnet.epochs
     note = TOO_SMALL if scale == "smoke" else f"Lower: at most half. {epochs} epochs. {PUBLISHED}"
     return Claim(text, None, "test barrier " + ", ".join(words), None if scale == "smoke" else holds, note)
+
+
+exhibit("rossi2023/fig3", "the loss along the mixture and along the geodesic", fig3, draw_fig3)
+exhibit("rossi2023/fig4", "barriers between posteriors, naive and aligned", fig4, draw_curves)
+exhibit("rossi2023/fig11", "barriers with filter response norm and with layer norm", fig11, draw_curves)
+exhibit("rossi2023/fig12", "barriers with and without data augmentation", fig12, draw_curves)
+exhibit("rossi2023/figA15", "barriers with a hundred classes", fig_a15, draw_curves)

@@ -14,22 +14,21 @@ from matplotlib.axes import Axes
 from matplotlib.contour import QuadContourSet
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from numpy.typing import NDArray
 from scipy.interpolate import RegularGridInterpolator
 
 from coset import VI, geodesic, plane
 from coset.core.state import State, unstack
-from coset_papers.drawing import INK, panels, style
+from coset_papers.catalogue import exhibit
 from coset_papers.examples import some
+from coset_papers.images import IMAGE_SETS
 from coset_papers.outcome import Claim, Outcome
-from coset_papers.rossi2023.measure import ALIGNED, NAIVE
+from coset_papers.plotting import INK, Array, panels, style
+from coset_papers.rossi2023.barriers import ALIGNED, NAIVE
+from coset_papers.rossi2023.criteria import TOO_SMALL
 from coset_papers.rossi2023.networks import mlp, resnet
-from coset_papers.rossi2023.sources import SOURCES
-from coset_papers.rossi2023.study import Study
-from coset_papers.rossi2023.verdicts import TOO_SMALL
+from coset_papers.rossi2023.study import PosteriorStudy
 from coset_papers.settings import Settings
 
-Values = NDArray[np.float64]
 GRIDS = {"log_likelihood": "log-likelihood", "log_prior": "log-prior", "log_posterior": "log-posterior"}
 POINTS = {"smoke": 9, "short": 15, "paper": 21}
 EXAMPLES = {"smoke": 100, "short": 1000, "paper": 1000}  # of the training set, whose posterior it is
@@ -78,14 +77,14 @@ def dip(found: Any, first: int, second: int, examples: int) -> float:
     grid = RegularGridInterpolator((found["y"], found["x"]), values)
     (x0, y0), (x1, y1) = found["points"][first], found["points"][second]
     t = np.linspace(0, 1, FINE)
-    along: Values = grid(np.stack((y0 + t * (y1 - y0), x0 + t * (x1 - x0)), axis=-1))
-    chord: Values = (1 - t) * along[0] + t * along[-1]
+    along: Array = grid(np.stack((y0 + t * (y1 - y0), x0 + t * (x1 - x0)), axis=-1))
+    chord: Array = (1 - t) * along[0] + t * along[-1]
     return float((chord - along).max()) / examples
 
 
-def _outcome(settings: Settings, study: Study, through: str) -> Outcome:
+def _outcome(settings: Settings, study: PosteriorStudy, through: str) -> Outcome:
     sizes = {"points": POINTS[settings.scale], "used": EXAMPLES[settings.scale]}
-    total = study.examples or SOURCES[study.data].examples
+    total = study.examples or IMAGE_SETS[study.data].examples
     found = settings.keep(
         f"rossi2023-plane-{through}", lambda: _planes(settings, study, through, **sizes), **study.known(), **sizes
     )
@@ -105,7 +104,7 @@ def _outcome(settings: Settings, study: Study, through: str) -> Outcome:
     return Outcome(data | {"dips": dips, "planes": found}, (claim,))
 
 
-def _planes(settings: Settings, study: Study, through: str, points: int, used: int) -> list[dict[str, Any]]:
+def _planes(settings: Settings, study: PosteriorStudy, through: str, points: int, used: int) -> list[dict[str, Any]]:
     (_, a, b), (_, _, moved) = (next(study.pairs(settings, cost)) for cost in (NAIVE, ALIGNED))
     if through == MEANS:
         corners = {"q0": a.mean, "q1": b.mean, "P q1": moved.mean}
@@ -121,7 +120,7 @@ def _planes(settings: Settings, study: Study, through: str, points: int, used: i
 
 def _plane(
     settings: Settings,
-    study: Study,
+    study: PosteriorStudy,
     corners: Mapping[str, State],
     lines: list[tuple[int, int]],
     points: int,
@@ -141,13 +140,13 @@ def _plane(
     return {"x": made.x, "y": made.y, "points": made.points, "labels": list(corners), "lines": lines, **lists}
 
 
-def _depth(values: list[list[float]], examples: int) -> Values:
+def _depth(values: list[list[float]], examples: int) -> Array:
     grid = np.array(values, dtype=float)
-    depth: Values = (grid.max() - grid) / examples
+    depth: Array = (grid.max() - grid) / examples
     return depth
 
 
-def _panel(axes: Axes, found: Any, depth: Values) -> QuadContourSet:
+def _panel(axes: Axes, found: Any, depth: Array) -> QuadContourSet:
     """Brighter is better; levels are evenly spaced in the square root, so that the best are told apart."""
     levels = np.linspace(0, 1, SHADES) ** 2 * max(float(depth.max()), 1e-9)
     filled = axes.contourf(found["x"], found["y"], depth, levels, cmap="viridis_r")
@@ -159,3 +158,8 @@ def _panel(axes: Axes, found: Any, depth: Values) -> QuadContourSet:
         )
     axes.set_aspect("equal")
     return filled
+
+
+exhibit("rossi2023/fig2", "the log-posterior of an MLP on the plane of three means", fig2, draw_planes)
+exhibit("rossi2023/fig6", "the log-posterior of ResNet20 on planes of samples", fig6, draw_planes)
+exhibit("rossi2023/figA16", "the log-posterior of ResNet20 on the plane of three means", fig_a16, draw_planes)

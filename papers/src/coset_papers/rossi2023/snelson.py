@@ -20,10 +20,11 @@ from coset import VI, Solution, align, data, evaluate, fit, geodesic, moments, s
 from coset.core import state as states
 from coset.data import Split
 from coset.plot.palette import HUES
-from coset_papers.drawing import INK, legend, panels, style
+from coset_papers.catalogue import exhibit
 from coset_papers.outcome import Claim, Outcome
-from coset_papers.rossi2023.curves_draw import ALIGNED, NAIVE, settings_axis
-from coset_papers.rossi2023.verdicts import TOO_SMALL
+from coset_papers.plotting import INK, legend, panels, style
+from coset_papers.rossi2023.criteria import TOO_SMALL
+from coset_papers.rossi2023.plotting import ALIGNED, NAIVE, settings_axis
 from coset_papers.settings import Settings
 
 REACH, PLACES = 1.15, 121  # of the grid: its range times that of the data, and its size
@@ -33,7 +34,7 @@ SHOWN = {"q0": "solution 1", "q1": "solution 2", "naive": "halfway, naive", "ali
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LineSizes:
     """The data, widths of three hidden layers, networks of each, their training, and networks drawn to predict."""
 
     source: str
@@ -45,9 +46,11 @@ class Sizes:
 
 METHOD = VI(rate=0.005, epochs=2000, batch_size=200, prior_variance=0.02, noise=NOISE, reparameterization="local")
 SIZES = {
-    "smoke": Sizes("sine", (64,), 2, VI(rate=0.01, epochs=300, batch_size=100, prior_variance=0.05, noise=NOISE), 32),
-    "short": Sizes("snelson", (128, 64), 3, METHOD, 128),
-    "paper": Sizes("snelson", (128, 64, 256), 4, METHOD, 128),
+    "smoke": LineSizes(
+        "sine", (64,), 2, VI(rate=0.01, epochs=300, batch_size=100, prior_variance=0.05, noise=NOISE), 32
+    ),
+    "short": LineSizes("snelson", (128, 64), 3, METHOD, 128),
+    "paper": LineSizes("snelson", (128, 64, 256), 4, METHOD, 128),
 }
 
 
@@ -138,7 +141,7 @@ def sine() -> Split:
     return Split(x, (y - y.mean()) / y.std())
 
 
-def _compute(settings: Settings, sizes: Sizes, n: int) -> dict[str, Any]:
+def _compute(settings: Settings, sizes: LineSizes, n: int) -> dict[str, Any]:
     split = (sine() if sizes.source == "sine" else data.load(sizes.source).train).to(settings.device)
     model = zoo.build(f"mlp:1-{n}-{n}-{n}-1").to(settings.device)
     settings.say(f"training {sizes.replicas} networks 1-{n}-{n}-{n}-1 on {sizes.source}")
@@ -177,3 +180,6 @@ def _shown(settings: Settings, q: Solution, model: nn.Module, grid: Tensor, samp
     with torch.no_grad():
         sample = states.call(model, drawn, (grid,))
     return {"mean": found.mean[:, 0].tolist(), "std": found.std[:, 0].tolist(), "sample": sample[:, 0].tolist()}
+
+
+exhibit("rossi2023/fig1", "regression on a line, halfway between two posteriors", fig1, draw_fig1)

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from coset import MAP, VI, Epoch, Solution, Symmetry, align, fit, on_epoch, symmetry, zoo
-from coset_papers.rossi2023.sources import SOURCES, Parts, load
+from coset.data import DataSet
+from coset_papers.images import IMAGE_SETS, load
 from coset_papers.settings import Settings
 
 SAID = 10  # times that a training is heard of
@@ -20,7 +21,7 @@ COMPARED = 5000  # examples by which activations are matched
 
 
 @dataclass(frozen=True)
-class Study:
+class PosteriorStudy:
     """`replicas` networks, trained by `method` on `examples` of the images `data`, all of them when None.
 
     Figures that ask for the same study at the same scale share its networks.
@@ -38,9 +39,9 @@ class Study:
         kind, _, rest = self.model.partition(":")
         options = dict(part.partition("=")[::2] for part in rest.split(","))
         name = f"MLP {rest.split('-')[1]}" if kind == "mlp" else f"ResNet20 x{options.get('width', 1)}"
-        return f"{name}, {SOURCES[self.data].title}"
+        return f"{name}, {IMAGE_SETS[self.data].title}"
 
-    def parts(self, settings: Settings) -> Parts:
+    def parts(self, settings: Settings) -> DataSet:
         """Training and test examples on the device."""
         return load(self.data, settings.device, self.examples)
 
@@ -90,11 +91,11 @@ class Study:
                 b = sym.act(align(a, b, sym, cost, self.build(), seen).element, b)
             yield (i, j), a, b
 
-    def mode(self) -> Study:
+    def mode(self) -> PosteriorStudy:
         """The same by MAP: the mode of the posterior that VI fits a Gaussian to."""
         assert isinstance(self.method, VI)
         own = {each.name: getattr(self.method, each.name) for each in fields(MAP) if each.name != "weight_decay"}
-        examples = self.examples or SOURCES[self.data].examples
+        examples = self.examples or IMAGE_SETS[self.data].examples
         return replace(self, method=MAP(**own, weight_decay=1 / (examples * self.method.prior_variance)))
 
 

@@ -8,13 +8,14 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from coset_papers.drawing import legend, panels, style
-from coset_papers.outcome import Claim, Outcome, noted_once
-from coset_papers.rossi2023.curves_draw import ALIGNED, LINES, NAIVE, settings_axis, trend
-from coset_papers.rossi2023.measure import ALIGNED as BEST, NAIVE as NOT_MOVED, barriers, heights, mean
+from coset_papers.catalogue import exhibit
+from coset_papers.outcome import Claim, Outcome, without_repeated_notes
+from coset_papers.plotting import legend, panels, style
+from coset_papers.rossi2023.barriers import ALIGNED as BEST, NAIVE as NOT_MOVED, barriers, heights, mean
+from coset_papers.rossi2023.criteria import TOO_SMALL, ZERO, falls, written
 from coset_papers.rossi2023.networks import SIZES, mlp, resnet
-from coset_papers.rossi2023.study import Study
-from coset_papers.rossi2023.verdicts import TOO_SMALL, ZERO, falls, written
+from coset_papers.rossi2023.plotting import ALIGNED, LINES, NAIVE, settings_axis, trend
+from coset_papers.rossi2023.study import PosteriorStudy
 from coset_papers.rossi2023.widths import BY_PAIRS, ONE_PAIR, REPLICAS, quick
 from coset_papers.settings import Settings
 
@@ -52,7 +53,7 @@ def fig7(settings: Settings) -> Outcome:
             _trend(f"{name}: without alignment barriers fall with the variance", rows, NOT_MOVED, scale),
             _gap(name, rows, ends, scale),
         ]
-    return Outcome({"series": series, "setting": "prior variance"}, noted_once(claims))
+    return Outcome({"series": series, "setting": "prior variance"}, without_repeated_notes(claims))
 
 
 def fig8(settings: Settings) -> Outcome:
@@ -63,7 +64,7 @@ def fig8(settings: Settings) -> Outcome:
     for name, rows in series.items():
         text = f"{name}: after alignment barriers of cold posteriors are marginally closer to zero"
         claims.append(_trend(text, rows, BEST, scale, rising=True))
-    return Outcome({"series": series, "setting": "temperature"}, noted_once(claims))
+    return Outcome({"series": series, "setting": "temperature"}, without_repeated_notes(claims))
 
 
 def draw_sweep(data: Any) -> Figure:
@@ -104,7 +105,7 @@ def _changes(setting: str, values: Sequence[float], epochs: int) -> list[dict[st
     return [{setting: value, "epochs": epochs} for value in values]
 
 
-def _series(settings: Settings, studies: list[Study], values: Sequence[float]) -> dict[str, Any]:
+def _series(settings: Settings, studies: list[PosteriorStudy], values: Sequence[float]) -> dict[str, Any]:
     measure = quick(settings.scale, studies[0])
     rows: dict[str, Any] = {"x": list(values), "study": studies[0].known(), "measure": asdict(measure)}
     for cost in (NOT_MOVED, BEST):
@@ -133,3 +134,7 @@ def _gap(name: str, rows: dict[str, Any], ends: tuple[float, float], scale: str)
         None if scale == "smoke" else found,
         TOO_SMALL if scale == "smoke" else ONE_PAIR if found is None else BY_PAIRS,
     )
+
+
+exhibit("rossi2023/fig7", "barriers by prior variance", fig7, draw_sweep)
+exhibit("rossi2023/fig8", "barriers by temperature", fig8, draw_sweep)

@@ -11,13 +11,14 @@ from matplotlib.figure import Figure
 
 from coset import align
 from coset.plot.palette import HUES
-from coset_papers.drawing import FAINT, legend, panels, style
+from coset_papers.catalogue import exhibit
 from coset_papers.outcome import Claim, Outcome
-from coset_papers.rossi2023.curves_draw import settings_axis
+from coset_papers.plotting import FAINT, legend, panels, style
+from coset_papers.rossi2023.criteria import TOO_SMALL
 from coset_papers.rossi2023.networks import SIZES, mlp
-from coset_papers.rossi2023.study import Study
+from coset_papers.rossi2023.plotting import settings_axis
+from coset_papers.rossi2023.study import PosteriorStudy
 from coset_papers.rossi2023.textbook_matching import textbook_align
-from coset_papers.rossi2023.verdicts import TOO_SMALL
 from coset_papers.rossi2023.widths import MLPS, REPLICAS, RESNETS, resnets
 from coset_papers.settings import Settings
 
@@ -74,7 +75,7 @@ def draw_fig_a14(data: Any) -> Figure:
     return figure
 
 
-def _series(settings: Settings, studies: dict[Any, Study]) -> dict[str, list[float]]:
+def _series(settings: Settings, studies: dict[Any, PosteriorStudy]) -> dict[str, list[float]]:
     rows: dict[str, list[float]] = {"width": list(studies), **{key: [] for key in LOOKS}}
     for study in studies.values():
         for name, one in (("VI", study), ("MAP", study.mode())):
@@ -84,7 +85,7 @@ def _series(settings: Settings, studies: dict[Any, Study]) -> dict[str, list[flo
     return rows
 
 
-def _timed(settings: Settings, study: Study, tool: str) -> Callable[[], float]:
+def _timed(settings: Settings, study: PosteriorStudy, tool: str) -> Callable[[], float]:
     def compute() -> float:
         a, b, *_ = study.solutions(settings)
         sym = study.symmetry(settings)
@@ -100,3 +101,6 @@ def _timed(settings: Settings, study: Study, tool: str) -> Callable[[], float]:
         return min(seconds)
 
     return compute
+
+
+exhibit("rossi2023/figA14", "seconds of alignment by width", fig_a14, draw_fig_a14)

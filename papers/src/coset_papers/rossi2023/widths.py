@@ -8,13 +8,21 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from coset.plot.palette import HUES
-from coset_papers.drawing import legend, panels, style
-from coset_papers.outcome import Claim, Outcome, noted_once
-from coset_papers.rossi2023.curves_draw import ALIGNED, LINES, NAIVE, settings_axis, trend
-from coset_papers.rossi2023.measure import ALIGNED as BEST, NAIVE as NOT_MOVED, Measure, barriers, heights, mean
+from coset_papers.catalogue import exhibit
+from coset_papers.outcome import Claim, Outcome, without_repeated_notes
+from coset_papers.plotting import legend, panels, style
+from coset_papers.rossi2023.barriers import (
+    ALIGNED as BEST,
+    NAIVE as NOT_MOVED,
+    PathMeasurement,
+    barriers,
+    heights,
+    mean,
+)
+from coset_papers.rossi2023.criteria import ERRORS, TOO_SMALL, differ, falls, written
 from coset_papers.rossi2023.networks import SIZES, measure_of, mlp, resnet
-from coset_papers.rossi2023.study import Study
-from coset_papers.rossi2023.verdicts import ERRORS, TOO_SMALL, differ, falls, written
+from coset_papers.rossi2023.plotting import ALIGNED, LINES, NAIVE, settings_axis, trend
+from coset_papers.rossi2023.study import PosteriorStudy
 from coset_papers.settings import Settings
 
 MLPS = {"smoke": (8, 32), "short": (32, 64, 128), "paper": (32, 64, 128, 256, 512, 1024)}
@@ -41,7 +49,7 @@ def fig5(settings: Settings) -> Outcome:
         _falls("wider ResNets have lower barriers after alignment", residual, BEST, True, scale),
         _falls("but not without it", residual, NOT_MOVED, False, scale),
     )
-    return Outcome({"series": series}, noted_once(claims))
+    return Outcome({"series": series}, without_repeated_notes(claims))
 
 
 def fig9(settings: Settings) -> Outcome:
@@ -55,7 +63,7 @@ def fig9(settings: Settings) -> Outcome:
     vi, mode = series["VI"], series["MAP"]
     return Outcome(
         {"series": series, "images": _images(studies)},
-        noted_once(
+        without_repeated_notes(
             [
                 _compared("narrow networks: VI and MAP have the same barrier after alignment", vi, mode, 0, scale),
                 _compared("wide networks: MAP has a lower barrier than VI after alignment", vi, mode, -1, scale),
@@ -95,14 +103,14 @@ def draw_fig9(data: Any) -> Figure:
     return figure
 
 
-def resnets(scale: str) -> list[Study]:
+def resnets(scale: str) -> list[PosteriorStudy]:
     """ResNet20 at each width."""
     epochs = SIZES[scale].resnet_sweep
     return [resnet(scale, "cifar10", n, replicas=REPLICAS[scale], epochs=epochs) for n in RESNETS[scale]]
 
 
 def _series(
-    settings: Settings, studies: list[Study], widths: tuple[float, ...], costs: tuple[str, ...]
+    settings: Settings, studies: list[PosteriorStudy], widths: tuple[float, ...], costs: tuple[str, ...]
 ) -> dict[str, Any]:
     """For each cost the barriers of all pairs at each width."""
     rows: dict[str, Any] = {"width": list(widths), "studies": [study.known() for study in studies]}
@@ -113,13 +121,13 @@ def _series(
     return rows
 
 
-def quick(scale: str, study: Study) -> Measure:
+def quick(scale: str, study: PosteriorStudy) -> PathMeasurement:
     """At fewer points, where only the height counts."""
     usual = measure_of(scale, study)
     return replace(usual, points=min(usual.points, POINTS))
 
 
-def _images(studies: list[Study]) -> str:
+def _images(studies: list[PosteriorStudy]) -> str:
     return studies[0].title.partition(", ")[2]
 
 
@@ -144,3 +152,7 @@ def _compared(text: str, vi: dict[str, Any], mode: dict[str, Any], at: int, scal
 
 def _note(scale: str, found: bool | None) -> str:
     return TOO_SMALL if scale == "smoke" else ONE_PAIR if found is None else BY_PAIRS
+
+
+exhibit("rossi2023/fig5", "barriers by width", fig5, draw_fig5)
+exhibit("rossi2023/fig9", "barriers of VI and of MAP by width", fig9, draw_fig9)

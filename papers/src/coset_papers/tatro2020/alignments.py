@@ -7,14 +7,15 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from coset_papers.drawing import legend, panels, style
-from coset_papers.outcome import Outcome, noted_once
+from coset_papers.catalogue import exhibit
+from coset_papers.outcome import Outcome, without_repeated_notes
+from coset_papers.plotting import legend, panels, style
 from coset_papers.settings import Settings
-from coset_papers.tatro2020.draw import line
-from coset_papers.tatro2020.kinds import ALIGNED, KINDS, UNALIGNED
-from coset_papers.tatro2020.measure import along, averages
+from coset_papers.tatro2020.criteria import claim, mean
+from coset_papers.tatro2020.curve_kinds import ALIGNED, KINDS, UNALIGNED
+from coset_papers.tatro2020.curve_losses import along, averages
 from coset_papers.tatro2020.networks import SIZES, present, shorter, single
-from coset_papers.tatro2020.verdicts import claim, mean
+from coset_papers.tatro2020.plotting import line
 
 POST_CORRELATION = ALIGNED  # the way of the other figures
 WAYS = ("pre_l2", "pre_correlation", "post_l2", POST_CORRELATION)
@@ -39,7 +40,7 @@ def fig2(settings: Settings) -> Outcome:
             words = [f"{TITLES[kind]} {100 * average[kind]:.1f}" for kind in dict.fromkeys((*worse, *better))]
             holds = all(average[x] > average[y] for x, y in pairs)
             claims.append(claim(scale, f"{one.title}: {text}", "a plot", ", ".join(words), holds, note))
-    return Outcome({"shown": shown}, noted_once(claims))
+    return Outcome({"shown": shown}, without_repeated_notes(claims))
 
 
 def draw_fig2(data: Any) -> Figure:
@@ -51,3 +52,6 @@ def draw_fig2(data: Any) -> Figure:
         style(axes, "t", "test accuracy (%)", one["title"])
     legend(figure, row[0], 1 if len(row) == 1 else 5)
     return figure
+
+
+exhibit("tatro2020/fig2", "accuracy along curves learned after several alignments", fig2, draw_fig2)

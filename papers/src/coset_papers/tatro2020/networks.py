@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from coset import MAP, PAM, PGD, Connect
-from coset_papers.tatro2020.images import SOURCES, available
-from coset_papers.tatro2020.measure import Measure
-from coset_papers.tatro2020.study import Plan, Study
+from coset_papers.images import IMAGE_SETS, available
+from coset_papers.tatro2020.curve_losses import CurveMeasurement
+from coset_papers.tatro2020.study import CurvePlan, CurveStudy
 
 SMALL, TINYTEN, RESNET, GOOGLENET = "Small", "TinyTen", "ResNet32", "GoogLeNet"
 EPOCHS = 250  # of the paper
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CurveSizes:
     """Of one scale.
 
     images: what there is a column for; the first is always used, and others if their files are there. plans: by
@@ -28,13 +28,13 @@ class Sizes:
     """
 
     images: tuple[str, ...]
-    plans: Mapping[str, Plan]
-    robust: Plan
+    plans: Mapping[str, CurvePlan]
+    robust: CurvePlan
     grid_rates: tuple[float, ...]
     grid_batches: tuple[int, ...]
     grid_epochs: int
-    measure: Measure
-    plane: Measure
+    measure: CurveMeasurement
+    plane: CurveMeasurement
     examples: int | None = None
 
 
@@ -43,13 +43,19 @@ BRIEF_CURVE = Connect("sgd", 0.03, epochs=2, batch_size=64)
 LONG = MAP("sgd", 0.1, epochs=30, augment=True, precision="tf32")
 LONG_CURVE = Connect("sgd", 0.03, epochs=30, augment=True, precision="tf32")
 SIZES = {
-    "smoke": Sizes(
+    "smoke": CurveSizes(
         images=("digits",),
         plans={
-            SMALL: Plan("coset_papers.tatro2020.small:Small", 1, BRIEF, BRIEF_CURVE, PAM(epochs=1, terms=2, samples=2))
+            SMALL: CurvePlan(
+                "coset_papers.tatro2020.three_conv_net:ThreeConvNet",
+                1,
+                BRIEF,
+                BRIEF_CURVE,
+                PAM(epochs=1, terms=2, samples=2),
+            )
         },
-        robust=Plan(
-            "coset_papers.tatro2020.small:Small",
+        robust=CurvePlan(
+            "coset_papers.tatro2020.three_conv_net:ThreeConvNet",
             1,
             replace(BRIEF, epochs=3),
             replace(BRIEF_CURVE, epochs=1),
@@ -58,14 +64,14 @@ SIZES = {
         grid_rates=(0.01, 0.1),
         grid_batches=(64,),
         grid_epochs=1,
-        measure=Measure(points=7, examples=300, repair=300),
-        plane=Measure(points=7, examples=100, repair=100),
+        measure=CurveMeasurement(points=7, examples=300, repair=300),
+        plane=CurveMeasurement(points=7, examples=100, repair=100),
         examples=700,
     ),
-    "short": Sizes(
+    "short": CurveSizes(
         images=("cifar10",),
         plans={
-            TINYTEN: Plan(
+            TINYTEN: CurvePlan(
                 "tinyten",
                 1,
                 MAP("sgd", 0.1, epochs=10, augment=True),
@@ -73,7 +79,7 @@ SIZES = {
                 PAM(epochs=3, samples=4),
             )
         },
-        robust=Plan(
+        robust=CurvePlan(
             "tinyten",
             1,
             MAP("sgd", 0.1, epochs=6, augment=True),
@@ -83,23 +89,23 @@ SIZES = {
         grid_rates=(0.01, 0.1, 0.5),
         grid_batches=(64, 256),
         grid_epochs=4,
-        measure=Measure(points=11, examples=2000, repair=1000),
-        plane=Measure(points=11, examples=500, repair=500),
+        measure=CurveMeasurement(points=11, examples=2000, repair=1000),
+        plane=CurveMeasurement(points=11, examples=500, repair=500),
         examples=5000,
     ),
-    "paper": Sizes(
+    "paper": CurveSizes(
         images=("cifar10", "cifar100", "tiny-imagenet"),
         plans={
-            TINYTEN: Plan("tinyten", 3, LONG, LONG_CURVE, PAM(epochs=5)),
-            RESNET: Plan("resnet32", 1, LONG, replace(LONG_CURVE, epochs=20), PAM(epochs=4)),
-            GOOGLENET: Plan(
+            TINYTEN: CurvePlan("tinyten", 3, LONG, LONG_CURVE, PAM(epochs=5)),
+            RESNET: CurvePlan("resnet32", 1, LONG, replace(LONG_CURVE, epochs=20), PAM(epochs=4)),
+            GOOGLENET: CurvePlan(
                 "googlenet",
                 1,
                 replace(LONG, epochs=6, precision="bfloat16"),
                 replace(LONG_CURVE, epochs=4, precision="bfloat16"),
             ),
         },
-        robust=Plan(
+        robust=CurvePlan(
             "tinyten",
             1,
             replace(LONG, epochs=10),
@@ -109,8 +115,8 @@ SIZES = {
         grid_rates=(0.01, 0.1, 0.5),
         grid_batches=(64, 128, 256),
         grid_epochs=10,
-        measure=Measure(points=15, examples=10_000, repair=5000),
-        plane=Measure(points=15, examples=2000, repair=2000),
+        measure=CurveMeasurement(points=15, examples=10_000, repair=5000),
+        plane=CurveMeasurement(points=15, examples=2000, repair=2000),
     ),
 }
 
@@ -121,19 +127,19 @@ def present(scale: str) -> tuple[str, ...]:
     return first, *(name for name in others if available(name))
 
 
-def study(scale: str, wanted: str, network: str | None = None) -> Study:
+def study(scale: str, wanted: str, network: str | None = None) -> CurveStudy:
     """A network, the first when None, on the images that are wanted, or on the first if those are not there."""
     sizes, names = SIZES[scale], present(scale)
     network = network or next(iter(sizes.plans))
-    return Study(network, wanted if wanted in names else names[0], sizes.plans[network], sizes.examples)
+    return CurveStudy(network, wanted if wanted in names else names[0], sizes.plans[network], sizes.examples)
 
 
-def robust(scale: str, wanted: str) -> Study:
+def robust(scale: str, wanted: str) -> CurveStudy:
     """The network that is trained under attack."""
     return replace(study(scale, wanted), plan=SIZES[scale].robust)
 
 
-def single(scale: str, wanted: str, network: str | None = None) -> Study:
+def single(scale: str, wanted: str, network: str | None = None) -> CurveStudy:
     """One pair, for figures of one curve."""
     whole = study(scale, wanted, network)
     return replace(whole, plan=replace(whole.plan, pairs=1))
@@ -143,11 +149,11 @@ def absent(used: str, wanted: str) -> str:
     """A sentence on images that the paper has here and this scale has not; empty if it has."""
     if used == wanted:
         return ""
-    titles = SOURCES[used].title, SOURCES[wanted].title
+    titles = IMAGE_SETS[used].title, IMAGE_SETS[wanted].title
     return f"{titles[0]} stands for {titles[1]}."
 
 
-def shorter(study: Study) -> str:
+def shorter(study: CurveStudy) -> str:
     """A sentence on how long ours were trained."""
     plan = study.plan
     return (

@@ -9,17 +9,18 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from coset import Curve, plane
-from coset_papers.drawing import PANEL, legend, panels, style
+from coset_papers.catalogue import exhibit
 from coset_papers.examples import some
-from coset_papers.outcome import Claim, Outcome, noted_once
+from coset_papers.outcome import Claim, Outcome, without_repeated_notes
+from coset_papers.plotting import PANEL, legend, panels, style
 from coset_papers.settings import Settings
-from coset_papers.tatro2020.draw import contours, line, losses_of, traces
-from coset_papers.tatro2020.kinds import ALIGNED, KINDS, UNALIGNED
-from coset_papers.tatro2020.learning import SOONER, sooner
-from coset_papers.tatro2020.measure import Measure, along, averages, dips
+from coset_papers.tatro2020.criteria import NOTICEABLE, claim, mean, percent
+from coset_papers.tatro2020.curve_kinds import ALIGNED, KINDS, UNALIGNED
+from coset_papers.tatro2020.curve_losses import CurveMeasurement, along, averages, dips
 from coset_papers.tatro2020.networks import RESNET, SIZES, absent, shorter, single
-from coset_papers.tatro2020.study import Study
-from coset_papers.tatro2020.verdicts import NOTICEABLE, claim, mean, percent
+from coset_papers.tatro2020.plotting import contours, line, losses_of, traces
+from coset_papers.tatro2020.study import CurveStudy
+from coset_papers.tatro2020.training_loss import SOONER, sooner
 
 BOTH = (UNALIGNED, ALIGNED)
 LABELS = ("θ1", "θ2", "Pθ2")
@@ -65,7 +66,7 @@ def fig3(settings: Settings) -> Outcome:
             f"A barrier: more than {100 * NOTICEABLE:g} point and twice the drop of the aligned curve.",
         ),
     )
-    return Outcome(data, noted_once(claims))
+    return Outcome(data, without_repeated_notes(claims))
 
 
 def fig5(settings: Settings) -> Outcome:
@@ -126,7 +127,7 @@ def draw_planes(data: Any) -> Figure:
     return figure
 
 
-def _initial(settings: Settings, one: Study) -> dict[str, Any]:
+def _initial(settings: Settings, one: CurveStudy) -> dict[str, Any]:
     """Through both networks and the image of the second."""
 
     def compute() -> dict[str, Any]:
@@ -140,7 +141,7 @@ def _initial(settings: Settings, one: Study) -> dict[str, Any]:
     return kept | {"title": "", "labels": list(LABELS)}
 
 
-def _learned(settings: Settings, one: Study, kind: str) -> dict[str, Any]:
+def _learned(settings: Settings, one: CurveStudy, kind: str) -> dict[str, Any]:
     """Through the ends of a curve and its control point, which is the plane that a quadratic curve lies in."""
 
     def compute() -> dict[str, Any]:
@@ -154,7 +155,7 @@ def _learned(settings: Settings, one: Study, kind: str) -> dict[str, Any]:
     return kept | {"title": f"{KINDS[kind].title} curve, ", "labels": [LABELS[0], last, "control point"]}
 
 
-def _plane(settings: Settings, one: Study, corners: tuple[Any, Any, Any], curve: Curve | None) -> dict[str, Any]:
+def _plane(settings: Settings, one: CurveStudy, corners: tuple[Any, Any, Any], curve: Curve | None) -> dict[str, Any]:
     """The grid, and the greatest loss on the lines from the first corner to the others."""
     measure, images = SIZES[settings.scale].plane, one.images(settings)
     settings.say(f"{one.title}: a plane of {measure.points} x {measure.points} places")
@@ -197,9 +198,14 @@ def _better_start(scale: str, lines: dict[str, Any], note: str) -> Claim:
     )
 
 
-def _described(one: Study, measure: Measure) -> dict[str, Any]:
+def _described(one: CurveStudy, measure: CurveMeasurement) -> dict[str, Any]:
     return {"title": one.title, "study": one.known(), "measure": asdict(measure)}
 
 
-def _note(one: Study, wanted: str) -> str:
+def _note(one: CurveStudy, wanted: str) -> str:
     return f"One pair of networks. {shorter(one)} {absent(one.data, wanted)}".strip()
+
+
+exhibit("tatro2020/fig3", "where curves begin, how they are learned, and accuracy along them", fig3, draw_fig3)
+exhibit("tatro2020/fig5", "loss and accuracy on the plane where curves begin", fig5, draw_planes)
+exhibit("tatro2020/fig7", "loss and accuracy on the planes of learned curves", fig7, draw_planes)

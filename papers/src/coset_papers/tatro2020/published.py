@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coset_papers.tatro2020.kinds import ALIGNED, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED
+from coset_papers.tatro2020.curve_kinds import ALIGNED, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED
 
 # Accuracy in percent: mean and deviation of the ends, then of average and minimum along the curves.
 ENDS = {

@@ -7,19 +7,20 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from coset_papers.drawing import legend, panels, style
-from coset_papers.outcome import Claim, Outcome, noted_once
+from coset_papers.catalogue import exhibit
+from coset_papers.outcome import Claim, Outcome, Record, without_repeated_notes
+from coset_papers.plotting import legend, panels, style
 from coset_papers.settings import Settings
-from coset_papers.tatro2020.draw import line
-from coset_papers.tatro2020.kinds import ALIGNED, UNALIGNED
-from coset_papers.tatro2020.measure import Row, along, dips, middles
+from coset_papers.tatro2020.criteria import NOTICEABLE, SHARE, claim, mean
+from coset_papers.tatro2020.curve_kinds import ALIGNED, UNALIGNED
+from coset_papers.tatro2020.curve_losses import along, dips, middles
 from coset_papers.tatro2020.networks import SIZES, absent, robust, shorter
-from coset_papers.tatro2020.study import Study
-from coset_papers.tatro2020.verdicts import NOTICEABLE, SHARE, claim, mean
+from coset_papers.tatro2020.plotting import line
+from coset_papers.tatro2020.study import CurveStudy
 
 BOTH = (UNALIGNED, ALIGNED)
 CLEAN, ROBUST = "clean", "robust"
-Found = dict[str, dict[str, list[Row]]]
+AttackRows = dict[str, dict[str, list[Record]]]
 
 
 def fig4(settings: Settings) -> Outcome:
@@ -76,11 +77,11 @@ def _accuracies(settings: Settings, wanted: str) -> Outcome:
     found = _found(settings, one)
     return Outcome(
         _data(settings, one) | {"curves": found},
-        noted_once(robust_claims(settings.scale, one.title, found, _note(one, wanted))),
+        without_repeated_notes(robust_claims(settings.scale, one.title, found, _note(one, wanted))),
     )
 
 
-def robust_claims(scale: str, title: str, found: Found, note: str) -> list[Claim]:
+def robust_claims(scale: str, title: str, found: AttackRows, note: str) -> list[Claim]:
     """What Section 5 says."""
     drop = {name: {kind: mean(dips(found[name][kind])) for kind in BOTH} for name in (CLEAN, ROBUST)}
     gain = {name: {kind: mean(middles(found[name][kind])) for kind in BOTH} for name in (CLEAN, ROBUST)}
@@ -119,7 +120,7 @@ def robust_claims(scale: str, title: str, found: Found, note: str) -> list[Claim
     return claims
 
 
-def _found(settings: Settings, one: Study) -> Found:
+def _found(settings: Settings, one: CurveStudy) -> AttackRows:
     measure = SIZES[settings.scale].measure
     return {
         name: {kind: along(one, settings, measure, kind, attacked=name == ROBUST) for kind in BOTH}
@@ -127,7 +128,7 @@ def _found(settings: Settings, one: Study) -> Found:
     }
 
 
-def _data(settings: Settings, one: Study) -> dict[str, Any]:
+def _data(settings: Settings, one: CurveStudy) -> dict[str, Any]:
     return {"title": one.title, "study": one.known(), "measure": asdict(SIZES[settings.scale].measure)}
 
 
@@ -135,8 +136,13 @@ def _points(values: dict[str, dict[str, float]], kind: str, sign: str = "") -> s
     return ", ".join(f"{name} {100 * values[name][kind]:{sign}.1f}" for name in values) + " points"
 
 
-def _note(one: Study, wanted: str) -> str:
+def _note(one: CurveStudy, wanted: str) -> str:
     assert one.plan.attack is not None
     attack = one.plan.attack
     words = f"Attacks of {attack.steps} steps within {255 * attack.epsilon:g}/255, the same for training and test."
     return f"{words} {shorter(one)} {absent(one.data, wanted)}".strip()
+
+
+exhibit("tatro2020/fig4", "clean and robust accuracy along curves between robust networks", fig4, draw_accuracies)
+exhibit("tatro2020/fig8", "robust loss along curves between robust networks", fig8, draw_fig8)
+exhibit("tatro2020/fig9", "clean and robust accuracy, with ten classes", fig9, draw_accuracies)

@@ -11,15 +11,16 @@ from matplotlib.figure import Figure
 from coset import Activations, Dirac, Solution, align, geodesic, signature, symmetry
 from coset.alignment.repair import recompute_norms
 from coset.plot.palette import HUES
-from coset_papers.drawing import FAINT, panels, style
+from coset_papers.catalogue import exhibit
 from coset_papers.examples import some
-from coset_papers.outcome import Claim, Outcome, noted_once
+from coset_papers.outcome import Claim, Outcome, without_repeated_notes
+from coset_papers.plotting import FAINT, panels, style
 from coset_papers.settings import Settings
-from coset_papers.tatro2020.draw import DASHED
-from coset_papers.tatro2020.kinds import ALIGNED, KINDS, UNALIGNED
+from coset_papers.tatro2020.criteria import claim, mean
+from coset_papers.tatro2020.curve_kinds import ALIGNED, KINDS, UNALIGNED
 from coset_papers.tatro2020.networks import SIZES, shorter, study
-from coset_papers.tatro2020.study import Study
-from coset_papers.tatro2020.verdicts import claim, mean
+from coset_papers.tatro2020.plotting import DASHED
+from coset_papers.tatro2020.study import CurveStudy
 
 BOTH = (UNALIGNED, ALIGNED)
 BEFORE, AFTER, LINE = "before", "after", "line"
@@ -40,7 +41,7 @@ def fig1(settings: Settings) -> Outcome:
     )
     described = {"title": one.title, "study": one.known(), "examples": used}
     note = f"Means over pairs. {shorter(one)}"
-    return Outcome(described | data, noted_once(signature_claims(settings.scale, data, note)))
+    return Outcome(described | data, without_repeated_notes(signature_claims(settings.scale, data, note)))
 
 
 def signature_claims(scale: str, data: Any, note: str) -> list[Claim]:
@@ -118,7 +119,7 @@ def _signature(axes: Axes, rows: list[list[float]], colour: str, label: str, das
         axes.fill_between(x, centre - spread, centre + spread, color=colour, alpha=0.2, linewidth=0)
 
 
-def _signatures(settings: Settings, one: Study, used: int) -> dict[str, Any]:
+def _signatures(settings: Settings, one: CurveStudy, used: int) -> dict[str, Any]:
     """By pair and layer; the statistics of norms are recomputed in every network that was not trained."""
     train, model = some(one.images(settings).train, used), one.build().to(settings.device)
     sym = symmetry(model, (train.inputs[:2],))
@@ -151,3 +152,6 @@ def _signatures(settings: Settings, one: Study, used: int) -> dict[str, Any]:
 
 def _by_layer(rows: list[list[float]]) -> list[float]:
     return [mean(values) for values in zip(*rows, strict=True)]
+
+
+exhibit("tatro2020/fig1", "correlation of units, layer by layer, before and after alignment", fig1, draw_fig1)

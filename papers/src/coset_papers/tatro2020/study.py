@@ -27,15 +27,15 @@ from coset import (
 from coset.data import DataSet
 from coset.paths.find_curve import CURVE
 from coset.solutions.pgd import in_units_of
+from coset_papers.images import IMAGE_SETS, load
 from coset_papers.settings import Settings
-from coset_papers.tatro2020.images import SOURCES, load
-from coset_papers.tatro2020.kinds import ALIGNED, KINDS, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED
+from coset_papers.tatro2020.curve_kinds import ALIGNED, KINDS, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED
 
 SAID = 10  # times that a training is heard of
 
 
 @dataclass(frozen=True)
-class Plan:
+class CurvePlan:
     """How many pairs of a model of the zoo are trained, and how curves between them are learned.
 
     pam: None if only curves with a fixed permutation are learned. attack: networks and curves are trained under it; its
@@ -51,7 +51,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Study:
+class CurveStudy:
     """A plan for a network of the paper on `examples` of the images `data`, all of them when None.
 
     Figures that ask for the same networks and curves at the same scale share them.
@@ -59,13 +59,13 @@ class Study:
 
     network: str
     data: str
-    plan: Plan
+    plan: CurvePlan
     examples: int | None = None
 
     @property
     def title(self) -> str:
         """Network and data in words."""
-        return f"{self.network}, {SOURCES[self.data].title}"
+        return f"{self.network}, {IMAGE_SETS[self.data].title}"
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ class Study:
 
     def build(self) -> nn.Module:
         """The model; its own weights do not count."""
-        source = SOURCES[self.data]
+        source = IMAGE_SETS[self.data]
         return zoo.build(self.plan.model, in_channels=source.channels, classes=source.classes)
 
     def attack(self, settings: Settings) -> PGD | None:

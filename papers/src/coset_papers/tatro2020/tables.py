@@ -2,21 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
 
-from coset_papers.outcome import Claim, Outcome, noted_once
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from coset_papers.catalogue import exhibit
+from coset_papers.images import IMAGE_SETS
+from coset_papers.outcome import Claim, Outcome, without_repeated_notes
+from coset_papers.plotting import FAINT, INK, panels, style
 from coset_papers.settings import Settings
-from coset_papers.tatro2020.images import SOURCES
-from coset_papers.tatro2020.kinds import ALIGNED, KINDS, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED
-from coset_papers.tatro2020.measure import along, averages, ends, minima
+from coset_papers.tatro2020.criteria import (
+    CLOSE,
+    above,
+    claim,
+    comparable,
+    deviation,
+    judged_by,
+    mean,
+    percent,
+    written,
+)
+from coset_papers.tatro2020.curve_kinds import ALIGNED, KINDS, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED
+from coset_papers.tatro2020.curve_losses import along, averages, ends, minima
 from coset_papers.tatro2020.networks import SIZES, present, shorter, study
+from coset_papers.tatro2020.plotting import COLOURS, DASHED
 from coset_papers.tatro2020.published import ACCURACY, ENDS, LOSS
-from coset_papers.tatro2020.study import Study
-from coset_papers.tatro2020.verdicts import CLOSE, above, claim, comparable, judged_by, mean, percent, written
+from coset_papers.tatro2020.study import CurveStudy
 
 COLUMNS = ("cifar10", "cifar100", "tiny-imagenet")
+ASIDE = 0.18  # where the published numbers stand beside ours
 
 
 def table1(settings: Settings) -> Outcome:
@@ -129,20 +147,20 @@ def loss_claims(scale: str, row: dict[str, Any]) -> Iterator[Claim]:
         )
 
 
-def _studies(settings: Settings) -> list[Study]:
+def _studies(settings: Settings) -> list[CurveStudy]:
     scale = settings.scale
     return [study(scale, name, network) for name in present(scale) for network in SIZES[scale].plans]
 
 
-def _given(table: dict[str, Any], one: Study) -> dict[str, Any]:
+def _given(table: dict[str, Any], one: CurveStudy) -> dict[str, Any]:
     """What the paper has for each kind; None where it has nothing."""
     return {kind: table.get(one.network, {}).get(kind, {}).get(one.data) for kind in one.kinds}
 
 
-def _row(one: Study) -> dict[str, Any]:
+def _row(one: CurveStudy) -> dict[str, Any]:
     return {
         "network": one.network,
-        "data": SOURCES[one.data].title,
+        "data": IMAGE_SETS[one.data].title,
         "title": one.title,
         "pairs": one.plan.pairs,
         "trained": shorter(one),
@@ -154,8 +172,8 @@ def _outcome(settings: Settings, rows: list[dict[str, Any]], claims: list[Claim]
     """With a sentence on the networks and images of the paper that are not among the rows."""
     scale = settings.scale
     missing = [network for network in ACCURACY if network not in SIZES[scale].plans]
-    missing += [SOURCES[name].title for name in COLUMNS if name not in present(scale)]
-    first, *others = noted_once(claims)
+    missing += [IMAGE_SETS[name].title for name in COLUMNS if name not in present(scale)]
+    first, *others = without_repeated_notes(claims)
     if missing:
         first = replace(first, note=f"{first.note} Left out: {', '.join(missing)}.")
     data = {"rows": rows, "measure": asdict(SIZES[scale].measure), "left_out": missing}
@@ -198,3 +216,70 @@ def _published(given: dict[str, Any], kinds: tuple[str, ...], place: int) -> str
 
 def _ours(found: dict[str, Any], kinds: tuple[str, ...], key: str) -> str:
     return ", ".join(f"{_short(kind)} {percent(found[kind][key])}" for kind in kinds)
+
+
+def draw_table1(data: Any) -> Figure:
+    """Average and minimum accuracy of each kind of curve, and the ends as a line."""
+    figure, row = _panels(data, "Accuracy along curves")
+    for axes, found in zip(row, data["rows"], strict=True):
+        axes.axhline(100 * mean(found["ends"]), color=FAINT, linewidth=1.2, linestyle=DASHED)
+        for x, (kind, values) in enumerate(found["kinds"].items()):
+            for key, place, face in (("average", 0, COLOURS[kind]), ("minimum", 2, "white")):
+                _dot(axes, x, [100 * value for value in values[key]], COLOURS[kind], face)
+                if found["published"][kind] is not None:
+                    axes.plot(x + ASIDE, found["published"][kind][place], "x", color=INK, markersize=5)
+        _names(axes, found, "test accuracy (%)")
+    _key(figure, data, ("average along the curve", "its minimum"), "ends, average")
+    return figure
+
+
+def draw_table2(data: Any) -> Figure:
+    """The loss along each kind of curve, and that of the last epoch of learning."""
+    figure, row = _panels(data, "Training loss of curves")
+    for axes, found in zip(row, data["rows"], strict=True):
+        for x, (kind, values) in enumerate(found["kinds"].items()):
+            for key, face in (("along", COLOURS[kind]), ("last", "white")):
+                _dot(axes, x, values[key], COLOURS[kind], face)
+            if found["published"][kind] is not None:
+                axes.plot(x + ASIDE, found["published"][kind][0], "x", color=INK, markersize=5)
+        _names(axes, found, "training loss (nats)")
+    _key(figure, data, ("mean along the curve", "last epoch of learning"))
+    return figure
+
+
+def _panels(data: Any, title: str) -> tuple[Figure, Sequence[Axes]]:
+    figure, (row,) = panels(1, len(data["rows"]), title, 3.4)
+    return figure, row
+
+
+def _dot(axes: Axes, x: float, values: list[float], colour: str, face: str) -> None:
+    """The mean, with the standard deviation over pairs if there are several."""
+    error = deviation(values)
+    axes.errorbar(
+        x, mean(values), error, fmt="o", color=colour, markerfacecolor=face, markersize=6, capsize=3, linewidth=1.2
+    )
+
+
+def _names(axes: Axes, found: Any, unit: str) -> None:
+    titles = [KINDS[kind].title.replace(" ", "\n") for kind in found["kinds"]]
+    axes.set_xticks(range(len(titles)), titles)
+    axes.set_xlim(-0.5, len(titles) - 0.5)
+    style(axes, "", unit, found["title"])
+
+
+def _key(figure: Figure, data: Any, words: tuple[str, str], ends: str = "") -> None:
+    plain: dict[str, Any] = {"color": INK, "linestyle": "none"}
+    handles = [
+        Line2D([], [], marker="o", label=words[0], **plain),
+        Line2D([], [], marker="o", markerfacecolor="white", label=words[1], **plain),
+    ]
+    if any(given is not None for found in data["rows"] for given in found["published"].values()):
+        handles.append(Line2D([], [], marker="x", label="published", **plain))
+    if ends:
+        handles.append(Line2D([], [], color=FAINT, linestyle=DASHED, label=ends))
+    columns = 4 if len(data["rows"]) > 1 else 1
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+
+
+exhibit("tatro2020/table1", "accuracy along curves, by network and kind of curve", table1, draw_table1)
+exhibit("tatro2020/table2", "training loss of curves, by network and kind of curve", table2, draw_table2)

@@ -6,13 +6,20 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from coset_papers.outcome import Claim, Outcome, noted_once
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from coset.plot.palette import HUES
+from coset_papers.catalogue import exhibit
+from coset_papers.outcome import Claim, Outcome, without_repeated_notes
+from coset_papers.plotting import INK, legend, panels, style
 from coset_papers.settings import Settings
-from coset_papers.weightflow.measure import collected, cost, fresh, generated, whole
-from coset_papers.weightflow.networks import SIZES, Sizes, title
+from coset_papers.weightflow.criteria import claim
+from coset_papers.weightflow.measurements import collected, cost, fresh, generated, whole
+from coset_papers.weightflow.networks import SIZES, FlowSizes, title
+from coset_papers.weightflow.plotting import SAMPLES_COLOUR, TRAINED_COLOUR, names, reach
 from coset_papers.weightflow.published import FLOWS
-from coset_papers.weightflow.study import Recipe, Subject
-from coset_papers.weightflow.verdicts import claim
+from coset_papers.weightflow.study import FlowRecipe, Subject
 
 Rows = list[dict[str, Any]]
 CHOSEN = "chosen"  # what all variations have in common but one
@@ -28,7 +35,7 @@ class Variation:
     factor: str
     name: str
     subject: Subject
-    recipe: Recipe
+    recipe: FlowRecipe
 
 
 def ablation(settings: Settings) -> Outcome:
@@ -49,7 +56,7 @@ def ablation(settings: Settings) -> Outcome:
         "rows": rows,
         "trained": {"accuracy": trained["accuracy"], "loss": trained["loss"], "average": whole(trained)},
     }
-    return Outcome(data, noted_once(list(ablation_claims(settings.scale, rows))))
+    return Outcome(data, without_repeated_notes(list(ablation_claims(settings.scale, rows))))
 
 
 def scaling(settings: Settings) -> Outcome:
@@ -80,7 +87,7 @@ def scaling(settings: Settings) -> Outcome:
     return Outcome(data, claims)
 
 
-def variations(sizes: Sizes) -> Iterator[Variation]:
+def variations(sizes: FlowSizes) -> Iterator[Variation]:
     """The chosen flow, and those that differ from it in one thing."""
     subject, given = sizes.subject, sizes.ablation
     base, plan = given.base, given.base.plan
@@ -183,15 +190,15 @@ def _forgetful(scale: str, rows: Rows, note: str) -> Claim:
     )
 
 
-def _learned(recipe: Recipe, optimizer: Literal["adam", "muon"], rate: float | None) -> Recipe:
+def _learned(recipe: FlowRecipe, optimizer: Literal["adam", "muon"], rate: float | None) -> FlowRecipe:
     return replace(recipe, matching=replace(recipe.matching, optimizer=optimizer, rate=rate))
 
 
-def _level(recipe: Recipe) -> Recipe:
+def _level(recipe: FlowRecipe) -> FlowRecipe:
     return replace(recipe, matching=replace(recipe.matching, level=True))
 
 
-def _row(settings: Settings, sizes: Sizes, one: Variation, known: int) -> dict[str, Any]:
+def _row(settings: Settings, sizes: FlowSizes, one: Variation, known: int) -> dict[str, Any]:
     settings.say(f"weightflow: {one.factor} {one.name}")
     took = cost(settings, one.subject, one.recipe)
     made = generated(settings, one.subject, one.recipe, sizes.count, sizes.fewer_steps)
@@ -209,7 +216,7 @@ def _row(settings: Settings, sizes: Sizes, one: Variation, known: int) -> dict[s
     }
 
 
-def _fewer(base: Recipe, whole: int, count: int) -> Recipe:
+def _fewer(base: FlowRecipe, whole: int, count: int) -> FlowRecipe:
     """As many steps on fewer networks."""
     batch = base.matching.batch_size
     epochs = round(base.matching.epochs * (whole // batch) / max(count // batch, 1))
@@ -219,3 +226,58 @@ def _fewer(base: Recipe, whole: int, count: int) -> Recipe:
 def _steps(row: dict[str, Any]) -> int:
     steps: int = row["steps"]
     return steps
+
+
+def draw_ablation(data: Any) -> Figure:
+    """Accuracy and loss of each variation, with lines at those of the chosen flow and of fresh networks."""
+    rows = data["rows"]
+    figure, (row,) = panels(1, 2, f"One thing changed at a time: {data['title']}", 4.2)
+    factors = list(dict.fromkeys(each["factor"] for each in rows))
+    for axes, key, average, factor, words in zip(
+        row, ("accuracy", "loss"), ("accuracy", "nll"), (100, 1), ("test accuracy (%)", "test loss (nats)"), strict=True
+    ):
+        for at, colour in ((data["trained"], TRAINED_COLOUR), (rows[0], SAMPLES_COLOUR)):
+            axes.axvline(factor * at[key]["mean"], color=colour, linewidth=1, linestyle=(0, (4, 3)))
+        for y, each in enumerate(rows):
+            colour = SAMPLES_COLOUR if y == 0 else HUES[2 + factors.index(each["factor"]) % 7]
+            reach(axes, y, each[key], colour, factor)
+            axes.plot(
+                factor * each["average"][average], y, "D", color=colour, markerfacecolor="white", markersize=5, zorder=3
+            )
+        style(axes, words, "")
+    names(row[0], [f"{each['factor']}: {each['name']}" if each["name"] else each["factor"] for each in rows])
+    names(row[1], [""] * len(rows))
+    plain: dict[str, Any] = {"color": INK, "linestyle": "none"}
+    handles = [
+        Line2D([], [], marker="o", label="mean, nine tenths", **plain),
+        Line2D([], [], marker="D", markerfacecolor="white", label="averaged predictions", **plain),
+        Line2D([], [], color=TRAINED_COLOUR, linestyle=(0, (4, 3)), label="fresh networks"),
+        Line2D([], [], color=SAMPLES_COLOUR, linestyle=(0, (4, 3)), label="chosen"),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    return figure
+
+
+def draw_scaling(data: Any) -> Figure:
+    """By width, with fresh networks as a line."""
+    figure, (row,) = panels(1, 2, f"Samples by the width of the transformer: {data['title']}")
+    widths = [each["width"] for each in data["rows"]]
+    for axes, key, factor, words in zip(
+        row, ("accuracy", "loss"), (100, 1), ("test accuracy (%)", "test loss (nats)"), strict=True
+    ):
+        axes.axhline(
+            factor * data["trained"][key]["mean"], color=TRAINED_COLOUR, linestyle=(0, (4, 3)), label="fresh networks"
+        )
+        means = [factor * each[key]["mean"] for each in data["rows"]]
+        axes.plot(widths, means, "o-", color=SAMPLES_COLOUR, label="samples, mean")
+        low, high = ([factor * each[key]["quantiles"][level] for each in data["rows"]] for level in ("0.05", "0.95"))
+        axes.fill_between(widths, low, high, color=SAMPLES_COLOUR, alpha=0.15, linewidth=0, label="nine tenths of them")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(widths, [str(width) for width in widths])
+        style(axes, "width", words)
+    legend(figure, row[0], 3)
+    return figure
+
+
+exhibit("weightflow/ablation", "what makes the flow work, one thing changed at a time", ablation, draw_ablation)
+exhibit("weightflow/scaling", "accuracy of samples by the width of the transformer", scaling, draw_scaling)

@@ -11,14 +11,14 @@ from torch import Tensor
 
 from coset.plot.palette import HUES
 from coset.populations.pair_barriers import PairBarriers, pair_barriers
-from coset_papers.drawing import FAINT, legend, panels, style
-from coset_papers.outcome import Claim, Outcome, noted_once
+from coset_papers.catalogue import exhibit
+from coset_papers.outcome import Claim, Outcome, Record, without_repeated_notes
+from coset_papers.plotting import FAINT, legend, panels, style
 from coset_papers.settings import Settings
 from coset_papers.weightflow.cancer import DEVIATION, SIZES
+from coset_papers.weightflow.criteria import claim
 from coset_papers.weightflow.study import Subject
-from coset_papers.weightflow.verdicts import claim
 
-Record = dict[str, Any]
 PUBLISHED = {"before": 0.244, "common": 0.070}
 WAYS = {
     "before": ("as they are", "#7a7a7a"),
@@ -39,7 +39,9 @@ def barriers(settings: Settings) -> Outcome:
         for words, deviation in DEVIATIONS.items()
     }
     data = {"title": "breast cancer, 30-16-16-2", "networks": sizes.networks, "published": PUBLISHED, "found": found}
-    return Outcome(data | {"subject": asdict(sizes.subject)}, noted_once(barrier_claims(settings.scale, found)))
+    return Outcome(
+        data | {"subject": asdict(sizes.subject)}, without_repeated_notes(barrier_claims(settings.scale, found))
+    )
 
 
 def barrier_claims(scale: str, found: dict[str, Record]) -> list[Claim]:
@@ -141,3 +143,6 @@ def _all(found: Record) -> str:
         for split in ("train", "test")
     }
     return f"training {each['train']}, test {each['test']}"
+
+
+exhibit("weightflow/barriers", "the loss halfway between networks for breast cancer", barriers, draw_barriers)

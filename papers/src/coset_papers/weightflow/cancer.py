@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import LogLocator, NullFormatter
 from torch import Tensor
 
 from coset import Collect
@@ -15,14 +19,17 @@ from coset.flow.field import Architecture
 from coset.flow.fitting import Pairing, Plan
 from coset.flow.matching import Matching
 from coset.flow.space import Geometry
+from coset.plot.palette import HUES
 from coset.populations.scores import scores
-from coset_papers.outcome import Claim, Outcome, noted_once
+from coset_papers.catalogue import exhibit
+from coset_papers.outcome import Claim, Outcome, Record, without_repeated_notes
+from coset_papers.plotting import FAINT, INK, panels, style
 from coset_papers.settings import Settings
-from coset_papers.weightflow.measure import cost
-from coset_papers.weightflow.study import Recipe, Subject, compared, drawn, measured
-from coset_papers.weightflow.verdicts import ERRORS, claim
+from coset_papers.weightflow.criteria import ERRORS, claim
+from coset_papers.weightflow.measurements import cost
+from coset_papers.weightflow.plotting import names, reach
+from coset_papers.weightflow.study import FlowRecipe, Subject, compared, drawn, measured
 
-Row = dict[str, Any]
 CLOSE = 0.01  # of accuracies: a test example in 113, or 5 training examples
 MEMORISED = 0.05
 DEVIATION = math.sqrt(0.1)  # of N(0, 0.1 I); see `barriers`
@@ -31,10 +38,20 @@ UNALIGNED, ALIGNED, TRANSPORT, OURS = "unaligned", "aligned", "ot", "ours"
 # Accuracy and loss of the thesis, whose flows are aligned. It does not say on which examples.
 PUBLISHED = {"euclidean": (0.998, 0.070), "normalized": (0.989, 0.030), "geometric": (0.993, 0.018)}
 TRAINED = (0.992, 0.048)
+# What they are called, where they stand in a row, and their colour.
+SPLITS = {"test": ("test", -0.14, HUES[1]), "train": ("training", 0.14, HUES[0])}
+# What stands over a column, and how the number of a row is written.
+COLUMNS: tuple[tuple[str, Callable[[Any], str]], ...] = (
+    ("memorised", lambda row: f"{row['novelty']['memorised']:.1%}"),
+    ("to nearest", lambda row: f"{distance(row, 'samples'):.2f}"),
+    ("fresh runs", lambda row: f"{distance(row, 'fresh'):.2f}"),
+    ("minutes", lambda row: f"{row['minutes']:.1f}"),
+    ("weights", lambda row: f"{row['parameters']:,}"),
+)
 
 
 @dataclass(frozen=True)
-class Kind:
+class FlowKind:
     """Which start belongs to which network, whether networks are aligned to the first, and what stands in tables."""
 
     title: str
@@ -43,15 +60,15 @@ class Kind:
 
 
 KINDS = {
-    UNALIGNED: Kind("unaligned", "independent", False),
-    ALIGNED: Kind("aligned", "independent", True),
-    TRANSPORT: Kind("aligned, OT", "ot", True),
-    OURS: Kind("ours", "training", None),
+    UNALIGNED: FlowKind("unaligned", "independent", False),
+    ALIGNED: FlowKind("aligned", "independent", True),
+    TRANSPORT: FlowKind("aligned, OT", "ot", True),
+    OURS: FlowKind("ours", "training", None),
 }
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CancerSizes:
     """Of one scale.
 
     subject: the networks of the thesis, iterations of few runs. many: about as many of which each is the end of a run
@@ -70,12 +87,12 @@ class Sizes:
     near: int
     networks: int
 
-    def recipe(self, geometry: Geometry, kind: str) -> Recipe:
+    def recipe(self, geometry: Geometry, kind: str) -> FlowRecipe:
         """One of the flows."""
         how, ours = KINDS[kind], kind == OURS
         plan = Plan(geometry, how.coupling, self.architecture, "velocity" if ours else "endpoint", align=how.align)
         learned = {"optimizer": "muon", "rate": None} if ours else {"times": "beta", "noise": 1e-3}
-        return Recipe(plan, replace(self.matching, **learned), outputs=ours)
+        return FlowRecipe(plan, replace(self.matching, **learned), outputs=ours)
 
 
 RUNS = Collect("adam", 1e-3, weight_decay=0.0, epochs=50, batch_size=32, schedule="constant", every=4, skip=10)
@@ -83,7 +100,7 @@ SUBJECT = Subject("mlp:30-16-16-2", "breast-cancer", 100, RUNS, fresh=256, devia
 MANY = replace(SUBJECT, runs=14000, training=replace(RUNS, every=0, skip=0))
 MATCHING = Matching(epochs=2, batch_size=32, optimizer="adam", rate=1e-3, warm_up=100, average=0.99)
 SIZES = {
-    "smoke": Sizes(
+    "smoke": CancerSizes(
         replace(SUBJECT, runs=12, fresh=16, training=replace(RUNS, rate=1e-2, epochs=4, skip=2)),
         replace(MANY, runs=64, fresh=16, training=replace(MANY.training, rate=1e-2, epochs=4)),
         Architecture(width=16, depth=1, heads=2),
@@ -93,7 +110,7 @@ SIZES = {
         near=8,
         networks=12,
     ),
-    "short": Sizes(
+    "short": CancerSizes(
         replace(SUBJECT, runs=25),
         replace(MANY, runs=3500),
         Architecture(width=32, depth=2, heads=4),
@@ -103,7 +120,7 @@ SIZES = {
         near=16,
         networks=100,
     ),
-    "paper": Sizes(
+    "paper": CancerSizes(
         SUBJECT,
         MANY,
         Architecture(width=64, depth=3, heads=4),
@@ -132,11 +149,11 @@ def table1(settings: Settings) -> Outcome:
         "subject": asdict(sizes.subject),
         "recipe": sizes.recipe("geometric", OURS).known(),
     }
-    return Outcome(data, noted_once(list(flow_claims(settings.scale, networks, flows, _how(sizes)))))
+    return Outcome(data, without_repeated_notes(list(flow_claims(settings.scale, networks, flows, _how(sizes)))))
 
 
 def flow_claims(
-    scale: str, networks: Mapping[str, Row], flows: Mapping[Geometry, Mapping[str, Row]], how: str
+    scale: str, networks: Mapping[str, Record], flows: Mapping[Geometry, Mapping[str, Record]], how: str
 ) -> Iterator[Claim]:
     """What the table says: of trained networks, of the flows of the thesis, and of ours."""
     trained = networks["kept"]
@@ -208,31 +225,31 @@ def flow_claims(
     )
 
 
-def above(one: Row, other: Row) -> bool:
+def above(one: Record, other: Record) -> bool:
     """Whether the mean test accuracy is more than `ERRORS` standard errors of the difference above the other's."""
     found = [row["test"]["accuracy"] for row in (one, other)]
     error = math.sqrt(sum((each["std"] or 0.0) ** 2 / each["n"] for each in found))
     return bool(found[0]["mean"] - found[1]["mean"] > ERRORS * error)
 
 
-def _networks(settings: Settings, sizes: Sizes) -> dict[str, Row]:
+def _networks(settings: Settings, sizes: CancerSizes) -> dict[str, Record]:
     """The networks that flows learn from, and others at the end of their training."""
     subject = sizes.subject
 
-    def compute() -> dict[str, Row]:
+    def compute() -> dict[str, Record]:
         kept, fresh = subject.population(settings), subject.unseen(settings)
         return {"kept": _measured(settings, subject, kept.states), "fresh": _measured(settings, subject, fresh.states)}
 
-    record: dict[str, Row] = settings.keep("weightflow-cancer-networks", compute, subject=asdict(subject))
+    record: dict[str, Record] = settings.keep("weightflow-cancer-networks", compute, subject=asdict(subject))
     return record
 
 
-def _flow(settings: Settings, sizes: Sizes, geometry: Geometry, kind: str) -> Row:
+def _flow(settings: Settings, sizes: CancerSizes, geometry: Geometry, kind: str) -> Record:
     """What a flow costs, and what is measured of its samples."""
     subject, recipe = sizes.many if kind == OURS else sizes.subject, sizes.recipe(geometry, kind)
     needed = cost(settings, subject, recipe)
 
-    def compute() -> Row:
+    def compute() -> Record:
         made, rate = drawn(settings, recipe.learned(settings, subject), sizes.samples, sizes.steps)
         some = {name: x[: sizes.near] for name, x in made.items()}
         return _measured(settings, subject, made) | {
@@ -241,11 +258,11 @@ def _flow(settings: Settings, sizes: Sizes, geometry: Geometry, kind: str) -> Ro
         }
 
     known = {"subject": asdict(subject), "recipe": recipe.known(), "samples": sizes.samples, "steps": sizes.steps}
-    record: Row = settings.keep("weightflow-cancer-flow", compute, **known, near=sizes.near)
+    record: Record = settings.keep("weightflow-cancer-flow", compute, **known, near=sizes.near)
     return record | {"minutes": needed["minutes"], "parameters": needed["parameters"]}
 
 
-def _measured(settings: Settings, subject: Subject, population: dict[str, Tensor]) -> Row:
+def _measured(settings: Settings, subject: Subject, population: dict[str, Tensor]) -> Record:
     """Accuracies and losses on both splits."""
     model, train = subject.build().to(settings.device), subject.images(settings).train
     found = scores(population, model, train, device=settings.device)
@@ -256,7 +273,7 @@ def _measured(settings: Settings, subject: Subject, population: dict[str, Tensor
     }
 
 
-def _how(sizes: Sizes) -> str:
+def _how(sizes: CancerSizes) -> str:
     """How flows were learned, where the thesis did otherwise."""
     network = sizes.architecture
     return (
@@ -267,7 +284,7 @@ def _how(sizes: Sizes) -> str:
     )
 
 
-def _test(row: Row) -> float:
+def _test(row: Record) -> float:
     return float(row["test"]["accuracy"]["mean"])
 
 
@@ -275,27 +292,81 @@ def _pair(values: tuple[float, float]) -> str:
     return f"{values[0]:.3f} / {values[1]:.3f}"
 
 
-def _both(row: Row) -> str:
+def _both(row: Record) -> str:
     """Means on both splits."""
     each = ((row[split]["accuracy"]["mean"], row[split]["loss"]["mean"]) for split in ("test", "train"))
     test, train = map(_pair, each)
     return f"test {test}, training {train}"
 
 
-def _steps(rows: Mapping[str, Row], kinds: list[str]) -> str:
+def _steps(rows: Mapping[str, Record], kinds: list[str]) -> str:
     return ", ".join(f"{KINDS[kind].title} {_test(rows[kind]):.3f}" for kind in kinds)
 
 
-def _distances(row: Row) -> str:
+def _distances(row: Record) -> str:
     least, mean = (distance(row, "samples", key) for key in ("least", "mean"))
     fresh, noisy = (distance(row, kind) for kind in ("fresh", "noisy"))
     return f"on average {mean:.2f}, the least {least:.2f}, fresh runs {fresh:.2f}, copies {noisy:.2f}"
 
 
-def distance(row: Row, kind: str, key: str = "mean") -> float:
+def distance(row: Record, kind: str, key: str = "mean") -> float:
     """To the nearest training network."""
     return float(row["novelty"]["kinds"][kind]["distance"][key])
 
 
-def _memorised(rows: Mapping[str, Row]) -> str:
+def _memorised(rows: Mapping[str, Record]) -> str:
     return ", ".join(f"{KINDS[kind].title} {row['novelty']['memorised']:.1%}" for kind, row in rows.items())
+
+
+def draw_table1(data: Any) -> Figure:
+    """Accuracy and loss of each flow on both splits, trained networks on top, and the other columns as numbers."""
+    rows = [
+        ("trained", data["networks"]["kept"], data["published_trained"]),
+        ("at the end of training", data["networks"]["fresh"], None),
+    ]
+    for geometry, flows in data["flows"].items():
+        for kind, row in flows.items():
+            words = data["kinds"][kind].replace(", errors", ",\nerrors")
+            published = data["published"][geometry] if kind == "aligned" else None
+            rows.append((f"{data['geometries'][geometry]}, {words}", row, published))
+    figure, ((left, middle, table),) = panels(1, 3, f"Generated and trained networks: {data['title']}", 6.0)
+    figure.set_figwidth(12.5)
+    for y, (_, row, published) in enumerate(rows):
+        for split, (_, aside, colour) in SPLITS.items():
+            reach(left, y + aside, row[split]["accuracy"], colour, 100)
+            reach(middle, y + aside, row[split]["loss"], colour)
+        if published is not None:
+            left.plot(100 * published[0], y, "x", color=INK, markersize=7)
+            middle.plot(published[1], y, "x", color=INK, markersize=7)
+    names(left, [label for label, _, _ in rows])
+    names(middle, [""] * len(rows))
+    style(left, "accuracy (%)", "")
+    style(middle, "loss (nats)", "")
+    middle.set_xscale("log")
+    middle.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    middle.xaxis.set_major_formatter("{x:g}")
+    middle.xaxis.set_minor_formatter(NullFormatter())
+    _table(table, [row for _, row, _ in rows])
+    plain: dict[str, Any] = {"linestyle": "none"}
+    handles = [
+        Line2D([], [], marker="o", color=colour, label=f"{words} examples: mean, and nine tenths", **plain)
+        for words, _, colour in SPLITS.values()
+    ]
+    handles.append(Line2D([], [], marker="x", color=INK, label="published", **plain))
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def _table(axes: Axes, rows: list[Any]) -> None:
+    axes.set_axis_off()
+    axes.set_xlim(0, 1)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    for k, (words, written) in enumerate(COLUMNS):
+        x = (k + 1) / len(COLUMNS)
+        axes.text(x, 1, words, ha="right", va="center", fontsize=8, color=FAINT)
+        for y, row in enumerate(rows):
+            if "novelty" in row:
+                axes.text(x, y, written(row), ha="right", va="center", fontsize=8, color=INK)
+
+
+exhibit("weightflow/table1", "nine flows of networks for breast cancer, and ours", table1, draw_table1)

@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-from coset.populations.novelty import MEMORISED as QUANTILE
-from coset_papers.outcome import Claim, Outcome, noted_once
-from coset_papers.settings import Settings
-from coset_papers.weightflow.measure import HEUN, beside, closeness, collected, cost, fresh, generated, whole
-from coset_papers.weightflow.networks import SIZES, Sizes, absent, title
-from coset_papers.weightflow.published import AVERAGED, FLOWS, HOURS, TRAINED
-from coset_papers.weightflow.study import Recipe, Subject
-from coset_papers.weightflow.verdicts import CLOSE, ERRORS, MEMORISED, MINUTES, as_good, claim, equal
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-Row = dict[str, Any]
+from coset.plot.palette import HUES
+from coset.populations.novelty import MEMORISED as QUANTILE
+from coset_papers.catalogue import exhibit
+from coset_papers.outcome import Claim, Outcome, Record, without_repeated_notes
+from coset_papers.plotting import FAINT, INK, legend, panels, style
+from coset_papers.settings import Settings
+from coset_papers.weightflow.criteria import CLOSE, ERRORS, MEMORISED, MINUTES, as_good, claim, equal
+from coset_papers.weightflow.measurements import HEUN, beside, closeness, collected, cost, fresh, generated, whole
+from coset_papers.weightflow.networks import SIZES, FlowSizes, absent, title
+from coset_papers.weightflow.plotting import PUBLISHED_COLOUR, SAMPLES_COLOUR, TRAINED_COLOUR, histograms, names, reach
+from coset_papers.weightflow.published import AVERAGED, FLOWS, HOURS, TRAINED
+from coset_papers.weightflow.study import FlowRecipe, Subject
+
+# What stands over a column, the name of the number, and its form.
+COLUMNS = (
+    ("memorised", "memorised", ".1%"),
+    ("diversity", "diversity", ".3f"),
+    ("minutes", "minutes", ".1f"),
+    ("samples/s", "per_second", ".0f"),
+    ("GiB", "memory", ".1f"),
+)
 
 
 def table2(settings: Settings) -> Outcome:
@@ -24,7 +39,7 @@ def table2(settings: Settings) -> Outcome:
     counts, fewer = (sizes.count, sizes.near, sizes.steps), (sizes.near, sizes.near, sizes.fewer_steps)
     ours = {name: _flow_row(settings, counts, sizes.subject, each, trained) for name, each in sizes.ours.items()}
     theirs = {name: _flow_row(settings, fewer, sizes.thesis, each, trained) for name, each in sizes.theirs.items()}
-    rows: list[Row] = [
+    rows: list[Record] = [
         {"name": "trained networks", "published": TRAINED} | _row(trained),
         *({"name": f"{name}, ours"} | row for name, row in ours.items()),
         *({"name": f"{name}, as in the thesis", "published": FLOWS[name]} | row for name, row in theirs.items()),
@@ -36,7 +51,9 @@ def table2(settings: Settings) -> Outcome:
         "solvers": _solvers(settings, sizes, next(iter(ours.values()))),
         "hours": HOURS,
     }
-    return Outcome(data, noted_once([*_claims(settings.scale, sizes, rows[0], ours), *_thesis(settings, theirs)]))
+    return Outcome(
+        data, without_repeated_notes([*_claims(settings.scale, sizes, rows[0], ours), *_thesis(settings, theirs)])
+    )
 
 
 def averages(settings: Settings) -> Outcome:
@@ -59,14 +76,16 @@ def averages(settings: Settings) -> Outcome:
         average_claim(settings.scale, beside(made, trained), ours, theirs, f"about {AVERAGED}"),
     )
     data = {"title": title(sizes.subject), "samples": made["averages"], "trained": trained["averages"]}
-    return Outcome(data | {"published": AVERAGED}, noted_once(claims))
+    return Outcome(data | {"published": AVERAGED}, without_repeated_notes(claims))
 
 
 def novelty(settings: Settings) -> Outcome:
     """Distances to the nearest training network, of samples and of networks of which it is known what they are."""
     sizes = SIZES[settings.scale]
     found = closeness(settings, sizes.subject, next(iter(sizes.ours.values())), sizes.near, sizes.steps)
-    return Outcome({"title": title(sizes.subject), **found}, noted_once(novelty_claims(settings.scale, found)))
+    return Outcome(
+        {"title": title(sizes.subject), **found}, without_repeated_notes(novelty_claims(settings.scale, found))
+    )
 
 
 def average_claim(
@@ -86,7 +105,7 @@ def average_claim(
 
 
 def learning_claim(scale: str, took: dict[str, Any], per_second: float, published: str | None) -> Claim:
-    """Whether a flow is learned in time; took: what that cost, as `Recipe.cost` has it."""
+    """Whether a flow is learned in time; took: what that cost, as `FlowRecipe.cost` has it."""
     return claim(
         scale,
         f"learning takes {MINUTES:g} minutes at most",
@@ -122,7 +141,7 @@ def novelty_claims(scale: str, found: dict[str, Any]) -> list[Claim]:
     ]
 
 
-def _solvers(settings: Settings, sizes: Sizes, known: Row) -> list[dict[str, Any]]:
+def _solvers(settings: Settings, sizes: FlowSizes, known: Record) -> list[dict[str, Any]]:
     """The first flow, of which one row is known, by method and steps."""
     recipe = next(iter(sizes.ours.values()))
     rows = [_solved(HEUN, sizes.steps, known)]
@@ -131,13 +150,15 @@ def _solvers(settings: Settings, sizes: Sizes, known: Row) -> list[dict[str, Any
     return rows
 
 
-def _solved(method: str, steps: int, found: Row) -> dict[str, Any]:
+def _solved(method: str, steps: int, found: Record) -> dict[str, Any]:
     calls = steps * (2 if method == HEUN else 1)
     means = {key: found[key]["mean"] for key in ("accuracy", "loss")}
     return {"method": method, "steps": steps, "calls": calls, **means, "per_second": found["per_second"]}
 
 
-def _flow_row(settings: Settings, counts: tuple[int, int, int], subject: Subject, recipe: Recipe, trained: Row) -> Row:
+def _flow_row(
+    settings: Settings, counts: tuple[int, int, int], subject: Subject, recipe: FlowRecipe, trained: Record
+) -> Record:
     """counts: samples that are measured, those whose nearest networks are looked for, and steps of Heun's method."""
     count, near, steps = counts
     took = cost(settings, subject, recipe)
@@ -147,11 +168,11 @@ def _flow_row(settings: Settings, counts: tuple[int, int, int], subject: Subject
     return _row(made) | took | beside(made, trained) | more
 
 
-def _row(found: dict[str, Any]) -> Row:
+def _row(found: dict[str, Any]) -> Record:
     return {**{key: found[key] for key in ("accuracy", "loss", "diversity")}, "average": whole(found)}
 
 
-def _claims(scale: str, sizes: Sizes, trained: Row, ours: dict[str, Row]) -> list[Claim]:
+def _claims(scale: str, sizes: FlowSizes, trained: Record, ours: dict[str, Record]) -> list[Claim]:
     where, theirs = title(sizes.subject), trained["accuracy"]["mean"]
     best = next(iter(ours))
     row = ours[best]
@@ -186,7 +207,7 @@ def _claims(scale: str, sizes: Sizes, trained: Row, ours: dict[str, Row]) -> lis
     ]
 
 
-def _thesis(settings: Settings, theirs: dict[str, Row]) -> list[Claim]:
+def _thesis(settings: Settings, theirs: dict[str, Record]) -> list[Claim]:
     return [
         claim(
             settings.scale,
@@ -200,9 +221,106 @@ def _thesis(settings: Settings, theirs: dict[str, Row]) -> list[Claim]:
     ]
 
 
-def _networks(sizes: Sizes) -> str:
+def _networks(sizes: FlowSizes) -> str:
     return f"Flows learn from {sizes.subject.runs} networks."
 
 
 def _median(values: list[float]) -> float:
     return sorted(values)[len(values) // 2]
+
+
+def draw_table2(data: Any) -> Figure:
+    """Accuracy and loss of each kind of network, the other columns as numbers, and solvers."""
+    rows = data["rows"]
+    figure, ((left, middle), (table, solvers)) = panels(2, 2, f"Generated and trained networks: {data['title']}", 3.2)
+    figure.set_figwidth(9.6)
+    for y, row in enumerate(rows):
+        colour = TRAINED_COLOUR if y == 0 else SAMPLES_COLOUR if row["name"].endswith("ours") else HUES[4]
+        reach(left, y, row["accuracy"], colour, 100)
+        left.plot(100 * row["average"]["accuracy"], y, "D", color=colour, markerfacecolor="white", markersize=6)
+        reach(middle, y, row["loss"], colour)
+        middle.plot(row["average"]["nll"], y, "D", color=colour, markerfacecolor="white", markersize=6)
+        if row.get("published") is not None:
+            left.plot(100 * row["published"], y, "x", color=PUBLISHED_COLOUR, markersize=6)
+    labels = [row["name"].replace(", as in the thesis", ",\nas in the thesis") for row in rows]
+    names(left, labels)
+    names(middle, [""] * len(rows))
+    style(left, "test accuracy (%)", "")
+    middle.set_xscale("log")
+    style(middle, "test loss (nats)", "")
+    _table(table, rows, labels)
+    _draw_solvers(solvers, data["solvers"])
+    plain: dict[str, Any] = {"color": INK, "linestyle": "none"}
+    handles = [
+        Line2D([], [], marker="o", label="mean, and nine tenths of the networks", **plain),
+        Line2D([], [], marker="D", markerfacecolor="white", label="averaged predictions of all", **plain),
+        Line2D([], [], marker="x", label="published", **plain),
+    ]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=8)
+    return figure
+
+
+def draw_averages(data: Any) -> Figure:
+    """Accuracy on the left, loss on the right."""
+    figure, (row,) = panels(1, 2, f"Averaged predictions of many networks: {data['title']}")
+    for axes, key, factor, words in zip(
+        row, ("accuracy", "nll"), (100, 1), ("test accuracy (%)", "test loss (nats)"), strict=True
+    ):
+        for name, colour, label in (
+            ("trained", TRAINED_COLOUR, "fresh networks"),
+            ("samples", SAMPLES_COLOUR, "samples"),
+        ):
+            found = data[name]
+            counts = [each["count"] for each in found]
+            values = [factor * each[key] for each in found]
+            errors = [factor * (each[f"{key}_error"] or 0.0) for each in found]
+            axes.errorbar(counts, values, errors, fmt="o-", color=colour, markersize=4, capsize=2, label=label)
+        axes.set_xscale("log", base=2)
+        style(axes, "networks", words)
+    row[0].axhline(100 * data["published"], color=FAINT, linestyle=(0, (4, 3)), label="published, many samples")
+    legend(figure, row[0], 3)
+    return figure
+
+
+def draw_novelty(data: Any) -> Figure:
+    """Histograms of distances."""
+    figure, ((axes,),) = panels(1, 1, f"How new samples are: {data['title']}", 3.4)
+    figure.set_figwidth(6.4)
+    histograms(axes, data["kinds"])
+    bound = "" if data["exact"] else ", at most"
+    style(axes, f"distance to the nearest training network, modulo symmetry{bound}", "share of networks")
+    legend(figure, axes, 3)
+    return figure
+
+
+def _table(axes: Axes, rows: list[Any], labels: list[str]) -> None:
+    axes.set_axis_off()
+    axes.set_xlim(0, 1)
+    axes.set_ylim(len(rows) - 0.5, -1.2)
+    places = [0.4 + 0.15 * k for k in range(len(COLUMNS))]
+    for x, (words, _, _) in zip(places, COLUMNS, strict=True):
+        axes.text(x, -0.8, words, ha="right", va="center", fontsize=7, color=FAINT)
+    for y, (row, label) in enumerate(zip(rows, labels, strict=True)):
+        axes.text(0, y, label, ha="left", va="center", fontsize=7, color=INK, linespacing=1.0)
+        for x, (_, key, form) in zip(places, COLUMNS, strict=True):
+            value = row["diversity"]["pairwise"] if key == "diversity" else row.get(key)
+            axes.text(x, y, "-" if value is None else f"{value:{form}}", ha="right", va="center", fontsize=7, color=INK)
+
+
+def _draw_solvers(axes: Axes, found: list[Any]) -> None:
+    for method, colour in (("heun", SAMPLES_COLOUR), ("euler", HUES[2])):
+        line = sorted((row for row in found if row["method"] == method), key=lambda row: row["calls"])
+        axes.plot(
+            [row["calls"] for row in line], [100 * row["accuracy"] for row in line], "o-", color=colour, label=method
+        )
+    calls = sorted({row["calls"] for row in found})
+    axes.set_xscale("log")
+    axes.set_xticks(calls, [str(count) for count in calls])
+    axes.minorticks_off()
+    style(axes, "calls of the field for a sample", "test accuracy (%)", "by solver")
+    axes.legend(frameon=False, fontsize=8)
+
+
+exhibit("weightflow/table2", "generated networks beside trained ones, on MNIST", table2, draw_table2)
+exhibit("weightflow/averages", "averaged predictions of more and more generated networks", averages, draw_averages)
+exhibit("weightflow/novelty", "distances to the nearest training network", novelty, draw_novelty)

@@ -19,7 +19,7 @@ from coset.flow.field import Architecture
 from coset.flow.fitting import Plan
 from coset.flow.matching import Matching
 from coset_papers.weightflow.published import FLOWS
-from coset_papers.weightflow.study import Recipe, Subject
+from coset_papers.weightflow.study import FlowRecipe, Subject
 
 GEOMETRIC, EUCLIDEAN = "Geometric", "Euclidean"
 TITLES = {"digits": "digits", "mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"}
@@ -27,18 +27,18 @@ TITLES = {"digits": "digits", "mnist": "MNIST", "fashion-mnist": "Fashion-MNIST"
 
 @dataclass(frozen=True)
 class Ablation:
-    """Flows that are learned more briefly than `Sizes.ours`, each for about the same time.
+    """Flows that are learned more briefly than `FlowSizes.ours`, each for about the same time.
 
     base: what the others differ from in one thing. populations: numbers of networks that are fewer. trajectories: of
     the thesis's runs. relational, transport: take longer for each network, so they see fewer. widths: of the
     transformer, up to that of `base`. decay: a larger weight decay for the networks.
     """
 
-    base: Recipe
+    base: FlowRecipe
     populations: tuple[int, ...]
-    trajectories: Recipe
-    relational: Recipe
-    transport: Recipe
+    trajectories: FlowRecipe
+    relational: FlowRecipe
+    transport: FlowRecipe
     widths: tuple[int, ...]
     decay: float
 
@@ -69,13 +69,13 @@ class Widths:
     `sampled` hidden units, of which the last is the one that was published.
     """
 
-    flow: Recipe
+    flow: FlowRecipe
     several: tuple[Subject, ...]
     sampled: tuple[Subject, ...]
 
 
 @dataclass(frozen=True)
-class Sizes:
+class FlowSizes:
     """Of one scale.
 
     subject, ours: the networks of Table 2 and our flows, the first being the one of the other exhibits. thesis, theirs:
@@ -87,15 +87,15 @@ class Sizes:
     """
 
     subject: Subject
-    ours: Mapping[str, Recipe]
+    ours: Mapping[str, FlowRecipe]
     thesis: Subject
-    theirs: Mapping[str, Recipe]
+    theirs: Mapping[str, FlowRecipe]
     ablation: Ablation
     other: str
     steering: Steering
     widths: Widths
-    deep: tuple[Subject, Recipe]
-    cnn: tuple[Subject, Recipe]
+    deep: tuple[Subject, FlowRecipe]
+    cnn: tuple[Subject, FlowRecipe]
     finish: Steering
     count: int
     near: int
@@ -106,7 +106,7 @@ class Sizes:
 
 def title(subject: Subject) -> str:
     """Network and data in words."""
-    name = "CNN" if subject.model.endswith(":Small") else subject.model.removeprefix("mlp:")
+    name = "CNN" if subject.model.endswith(":TwoConvNet") else subject.model.removeprefix("mlp:")
     return f"{name}, {TITLES[subject.data]}"
 
 
@@ -120,15 +120,15 @@ def hidden(subject: Subject) -> int:
     return int(subject.model.split("-")[1])
 
 
-def _ours(architecture: Architecture, matching: Matching, briefer: Matching) -> dict[str, Recipe]:
+def _ours(architecture: Architecture, matching: Matching, briefer: Matching) -> dict[str, FlowRecipe]:
     """The Euclidean one is learned more briefly at scale paper; `Ablation` compares geometries at an equal budget."""
     return {
-        GEOMETRIC: Recipe(Plan("geometric", "training", architecture), matching),
-        EUCLIDEAN: Recipe(Plan("euclidean", "training", architecture), briefer),
+        GEOMETRIC: FlowRecipe(Plan("geometric", "training", architecture), matching),
+        EUCLIDEAN: FlowRecipe(Plan("euclidean", "training", architecture), briefer),
     }
 
 
-def _theirs(architecture: Architecture, matching: Matching, longer: int) -> dict[str, Recipe]:
+def _theirs(architecture: Architecture, matching: Matching, longer: int) -> dict[str, FlowRecipe]:
     """End points are predicted, at times of Beta(1, 2), with noise on the path. longer: epochs of the best one."""
     plain = replace(matching, times="beta", noise=1e-3, function=0.0)
     plans = {
@@ -138,11 +138,11 @@ def _theirs(architecture: Architecture, matching: Matching, longer: int) -> dict
     }
     best = max(FLOWS, key=FLOWS.__getitem__)
     epochs = {name: longer if name == best else matching.epochs for name in plans}
-    return {name: Recipe(plan, replace(plain, epochs=epochs[name]), outputs=False) for name, plan in plans.items()}
+    return {name: FlowRecipe(plan, replace(plain, epochs=epochs[name]), outputs=False) for name, plan in plans.items()}
 
 
 def _ablation(
-    base: Recipe,
+    base: FlowRecipe,
     populations: tuple[int, ...],
     trajectories: int,
     relational: tuple[Architecture, int, int],
@@ -152,7 +152,7 @@ def _ablation(
 ) -> Ablation:
     """Numbers are epochs; of the relational network those and the batch size."""
 
-    def longer(epochs: int) -> Recipe:
+    def longer(epochs: int) -> FlowRecipe:
         return replace(base, matching=replace(base.matching, epochs=epochs))
 
     architecture, epochs, batch = relational
@@ -171,12 +171,12 @@ def _ablation(
     )
 
 
-def _several(recipe: Recipe, networks: int) -> Recipe:
+def _several(recipe: FlowRecipe, networks: int) -> FlowRecipe:
     """Errors of outputs are those of one model, and each width would be compiled for itself."""
     return replace(recipe, outputs=False, networks=networks, matching=replace(recipe.matching, compile=False))
 
 
-def _widths(subject: Subject, recipe: Recipe, networks: int, several: tuple[int, ...], wider: int) -> Widths:
+def _widths(subject: Subject, recipe: FlowRecipe, networks: int, several: tuple[int, ...], wider: int) -> Widths:
     def wide(units: int) -> Subject:
         ends = subject.model.split("-")
         return replace(subject, model=f"{ends[0]}-{units}-{ends[2]}", runs=networks, fresh=min(subject.fresh, 256))
@@ -188,13 +188,13 @@ def _widths(subject: Subject, recipe: Recipe, networks: int, several: tuple[int,
     )
 
 
-def _smoke() -> Sizes:
+def _smoke() -> FlowSizes:
     training = Collect(epochs=8, chunk=256)
     subject = Subject("mlp:64-10-10", "digits", 256, training, fresh=64)
     units = Architecture("units", 32, 2, 4)
     brief = Matching(epochs=24, batch_size=64, optimizer="adam", rate=3e-3, warm_up=10, average=0.9)
-    base = Recipe(Plan("geometric", "training", units), replace(brief, epochs=3))
-    return Sizes(
+    base = FlowRecipe(Plan("geometric", "training", units), replace(brief, epochs=3))
+    return FlowSizes(
         subject=subject,
         ours=_ours(units, brief, brief),
         thesis=Subject(
@@ -212,7 +212,12 @@ def _smoke() -> Sizes:
         widths=_widths(subject, base, 64, (8,), 16),
         deep=(replace(subject, model="mlp:64-8-8-10", runs=64), base),
         cnn=(
-            replace(subject, model="coset_papers.weightflow.cnn:Small", runs=64, training=replace(training, epochs=2)),
+            replace(
+                subject,
+                model="coset_papers.weightflow.two_conv_net:TwoConvNet",
+                runs=64,
+                training=replace(training, epochs=2),
+            ),
             base,
         ),
         finish=Steering((0.3,), (), (4,), 32, (0.1,), batch=32, steps=4, every=4),
@@ -224,17 +229,17 @@ def _smoke() -> Sizes:
     )
 
 
-def _short() -> Sizes:
+def _short() -> FlowSizes:
     training = Collect(chunk=2048)
     subject = Subject("mlp:64-10-10", "digits", 2048, training, fresh=256)
     units = Architecture("units", 128, 4)
     brief = Matching(epochs=40, optimizer="adam", rate=1e-3, warm_up=50)
-    base = Recipe(Plan("geometric", "training", units), replace(brief, epochs=30))
+    base = FlowRecipe(Plan("geometric", "training", units), replace(brief, epochs=30))
     # Weights between hidden units: 4,600 and 3,600 steps, more than a wider transformer could take in this time.
     inner = replace(brief, batch_size=64, optimizer="muon", rate=0.02, level=True)
-    narrow = Recipe(Plan("geometric", "training", Architecture("units", 64, 4)), inner)
+    narrow = FlowRecipe(Plan("geometric", "training", Architecture("units", 64, 4)), inner)
     forgetting = replace(training, weight_decay=0.01)
-    return Sizes(
+    return FlowSizes(
         subject=subject,
         ours=_ours(units, brief, brief),
         thesis=Subject(
@@ -259,7 +264,7 @@ def _short() -> Sizes:
         cnn=(
             replace(
                 subject,
-                model="coset_papers.weightflow.cnn:Small",
+                model="coset_papers.weightflow.two_conv_net:TwoConvNet",
                 runs=4096,
                 training=replace(
                     forgetting, weight_decay=0.02, schedule="onecycle", epochs=8, batch_size=32, chunk=4096
@@ -276,7 +281,7 @@ def _short() -> Sizes:
     )
 
 
-def _paper() -> Sizes:
+def _paper() -> FlowSizes:
     training = Collect(precision="tf32", chunk=8192)
     subject = Subject("mlp:784-10-10", "mnist", 24576, training, fresh=1024)
     units = Architecture("units", 512, 8, heads=4)
@@ -287,9 +292,9 @@ def _paper() -> Sizes:
     inner = replace(long, batch_size=256, optimizer="muon", rate=0.01, level=True, unseen=256)
     # 4,000 steps.
     smaller = Plan("geometric", "training", Architecture("units", 256, 6, heads=4))
-    base = Recipe(smaller, replace(long, epochs=84))
+    base = FlowRecipe(smaller, replace(long, epochs=84))
     relational = Architecture("relational", 32, 5)
-    return Sizes(
+    return FlowSizes(
         subject=subject,
         ours=_ours(units, long, replace(long, epochs=80)),
         # Unsaid in the thesis: schedule and weight decay. Its starts are N(0, 0.1 I). Only with a falling rate and 0.1
@@ -317,17 +322,17 @@ def _paper() -> Sizes:
                 training=replace(slowly, weight_decay=0.006, epochs=8, chunk=49152),
                 fresh=512,
             ),
-            Recipe(smaller, replace(inner, epochs=200)),
+            FlowRecipe(smaller, replace(inner, epochs=200)),
         ),
         cnn=(
             Subject(
-                "coset_papers.weightflow.cnn:Small",
+                "coset_papers.weightflow.two_conv_net:TwoConvNet",
                 "fashion-mnist",
                 49152,
                 replace(slowly, rate=0.04, weight_decay=0.004, epochs=1, batch_size=32, chunk=49152, compile=True),
                 fresh=256,
             ),
-            Recipe(smaller, replace(inner, epochs=110)),
+            FlowRecipe(smaller, replace(inner, epochs=110)),
         ),
         finish=FINISH,
         count=1024,

@@ -116,7 +116,7 @@ class Subject:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class FlowRecipe:
     """A flow and how it is learned. outputs: whether errors of outputs count, too. networks: of the population, all
     when None.
     """

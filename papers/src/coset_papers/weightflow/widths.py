@@ -11,16 +11,17 @@ from matplotlib.figure import Figure
 from coset import Epoch, Flow, on_epoch
 from coset.core import state as states
 from coset.plot.palette import HUES
-from coset_papers.drawing import legend, panels, style
+from coset_papers.catalogue import exhibit
 from coset_papers.ledger import seconds_of
-from coset_papers.outcome import Outcome, noted_once
+from coset_papers.outcome import Outcome, Record, without_repeated_notes
+from coset_papers.plotting import legend, panels, style
 from coset_papers.settings import Settings
-from coset_papers.weightflow.draw import TRAINED
-from coset_papers.weightflow.measure import Record, fresh
-from coset_papers.weightflow.networks import SIZES, TITLES, Sizes, absent, hidden, title
+from coset_papers.weightflow.criteria import claim
+from coset_papers.weightflow.measurements import fresh
+from coset_papers.weightflow.networks import SIZES, TITLES, FlowSizes, absent, hidden, title
+from coset_papers.weightflow.plotting import TRAINED_COLOUR
 from coset_papers.weightflow.published import WIDER
 from coset_papers.weightflow.study import SAID, Subject, measured
-from coset_papers.weightflow.verdicts import claim
 
 SEVERAL = "Several"
 
@@ -61,7 +62,7 @@ def width(settings: Settings) -> Outcome:
         )
     )
     data = {"title": TITLES[sizes.subject.data], "known": known, "trained": trained, "flows": flows}
-    return Outcome(data | {"published": {} if stand_in else WIDER, "widest": widest}, noted_once(claims))
+    return Outcome(data | {"published": {} if stand_in else WIDER, "widest": widest}, without_repeated_notes(claims))
 
 
 def draw_width(data: Any) -> Figure:
@@ -70,7 +71,11 @@ def draw_width(data: Any) -> Figure:
     figure.set_figwidth(5.4)
     widths = [int(each) for each in data["trained"]]
     axes.plot(
-        widths, [100 * value for value in data["trained"].values()], "o-", color=TRAINED, label="trained networks"
+        widths,
+        [100 * value for value in data["trained"].values()],
+        "o-",
+        color=TRAINED_COLOUR,
+        label="trained networks",
     )
     for (name, found), colour in zip(data["flows"].items(), HUES[1:], strict=False):
         seen = data["known"] if name == SEVERAL else data["known"][:1]
@@ -85,7 +90,7 @@ def draw_width(data: Any) -> Figure:
     return figure
 
 
-def several(settings: Settings, sizes: Sizes) -> Flow:
+def several(settings: Settings, sizes: FlowSizes) -> Flow:
     """The flow that is learned on networks of several widths; one that was learned before is read."""
     given = sizes.widths
     first, *others = given.several
@@ -119,7 +124,7 @@ def several(settings: Settings, sizes: Sizes) -> Flow:
     return flow
 
 
-def _drawn(settings: Settings, sizes: Sizes, name: str, subject: Subject) -> Record:
+def _drawn(settings: Settings, sizes: FlowSizes, name: str, subject: Subject) -> Record:
     """What is measured of samples of a flow for the networks of a subject."""
     one = sizes.widths.flow if name == SEVERAL else sizes.ours[name]
 
@@ -134,3 +139,6 @@ def _drawn(settings: Settings, sizes: Sizes, name: str, subject: Subject) -> Rec
     sized = {"flow": name, "recipe": one.known(), "model": subject.model, "count": sizes.near, "steps": sizes.steps}
     record: Record = settings.keep("weightflow-width", compute, **known, **sized)
     return record
+
+
+exhibit("weightflow/width", "networks of other widths than the flow has seen", width, draw_width)
