@@ -11,7 +11,7 @@ from lap_cases import check, scipy_value
 
 from coset import CosetError
 from coset.assignment import Duals, solve
-from coset.assignment.problem import prepare
+from coset.assignment.lap import prepare
 from coset.core.errors import AssignmentError
 
 COST = torch.randn(40, 40, generator=torch.Generator().manual_seed(0))

@@ -112,21 +112,50 @@ class Cost(AlignMethod):
     """What "alike" means, as F(g) = sum_k <a_k, g b_k> + sum_u <L_u, P_u>: coordinate ascent maximises it.
 
     A subclass gives `products`, `scores` or both.
+
+    Example:
+        >>> from dataclasses import dataclass
+        >>> @dataclass(frozen=True)
+        ... class Untouched(coset.Cost):
+        ...     name = "untouched"
+        ...     def scores(self, task):
+        ...         return {group.name: torch.eye(group.size) for group in task.sym.groups}
+        >>> coset.align(a, b, sym, Untouched()).objective
+        16.0
     """
 
     symmetric: ClassVar[bool] = False
     """Whether F is the same whichever of the two is moved, as the sum over pairs of `align_many` needs."""
 
     def products(self, task: AlignmentTask) -> Sequence[InnerProduct]:
-        """The terms <a_k, g b_k>, all of the same tensor names."""
+        """The terms <a_k, g b_k>.
+
+        Args:
+            task: The two solutions, their symmetry, and what else was given to `coset.align`.
+
+        Returns:
+            Pairs of states, all of the same tensor names; buffers and tensors that do not move are left out later.
+        """
         return ()
 
     def scores(self, task: AlignmentTask) -> Mapping[str, Tensor]:
-        """set -> L_u, of A's units against B's, larger for units more alike; see `Objective.linear`."""
+        """The matrices L_u by set of units.
+
+        Args:
+            task: The two solutions, their symmetry, and what else was given to `coset.align`.
+
+        Returns:
+            `[n, n]`, a's units in rows and b's in columns, larger for units more alike; for units that lie over
+            others, such as those inside heads, `[copies, copies, n, n]`. A set that is absent stays where it is.
+        """
         return {}
 
     def objective(self, task: AlignmentTask) -> Objective:
-        """F for these two solutions."""
+        """F for these two solutions.
+
+        Args:
+            task: The two solutions, their symmetry, and what else was given to `coset.align`.
+        """
         return Objective(task.sym, self.products(task), self.scores(task), task.device)
 
     def match(self, task: AlignmentTask) -> Match:

@@ -2,11 +2,10 @@
 
 from coset.assignment.bethe import Bounds, bethe_beliefs, bethe_value, log_bethe, permanent_bounds
 from coset.assignment.birkhoff import Birkhoff, birkhoff, sample_birkhoff
-from coset.assignment.lap import solve, solve_many
+from coset.assignment.lap import Assignment, Assignments, Duals, solve, solve_many
 from coset.assignment.permanent import log_permanent
-from coset.assignment.problem import Assignment, Assignments, Duals
+from coset.assignment.permutation_sampling import PermutationSample, log_proposal, sample_permutations
 from coset.assignment.projection import alternate_projections, project_doubly_stochastic
-from coset.assignment.sequential import Drawn, log_proposal, sample_permutations
 from coset.assignment.sinkhorn import sinkhorn
 from coset.core.errors import AssignmentError
 
@@ -16,8 +15,8 @@ __all__ = [
     "Assignments",
     "Birkhoff",
     "Bounds",
-    "Drawn",
     "Duals",
+    "PermutationSample",
     "alternate_projections",
     "bethe_beliefs",
     "bethe_value",

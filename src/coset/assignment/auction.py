@@ -40,12 +40,12 @@ def _phase(benefit: Tensor, price: Tensor, epsilon: Tensor) -> Tensor:
         free = (column < 0).nonzero()[:, 0]
         if len(free) <= TAIL * n:
             break
-        (best, second), (wanted, _) = (found.T for found in (benefit[free] - price).topk(2, dim=1))
+        (best, second), (target, _) = (top.T for top in (benefit[free] - price).topk(2, dim=1))
         bid = best - second + epsilon
-        highest = torch.zeros_like(price).scatter_reduce(0, wanted, bid, "amax")
-        won = bid >= highest[wanted]
+        highest = torch.zeros_like(price).scatter_reduce(0, target, bid, "amax")
+        won = bid >= highest[target]
         # Of equal bids any one wins: the same column is written, by whichever comes last.
-        winner = torch.full_like(row, -1).scatter_(0, wanted[won], free[won])
+        winner = torch.full_like(row, -1).scatter_(0, target[won], free[won])
         sold = (winner >= 0).nonzero()[:, 0]
         former = row[sold]
         column[former[former >= 0]] = -1

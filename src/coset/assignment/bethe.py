@@ -1,6 +1,8 @@
 """The Bethe permanent: the sum-product approximation of a permanent, in O(n^2) a round and with proven bounds."""
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -9,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from coset.assignment.permanent import checked, level, scale, square
 from coset.core.errors import AssignmentError
+from coset.core.show import Shown, Table
 
 # A belief this close to certainty counts as certain: where G is a permutation, messages would grow forever.
 TINY = 1e-13
@@ -20,17 +23,52 @@ LEAP = 5.0
 SLACK = 2.0
 
 
-class Bounds(NamedTuple):
-    """lower <= log perm(A) <= upper, each of shape [...]."""
+@dataclass(frozen=True, repr=False)
+class Bounds(Shown):
+    """lower <= log perm(A) <= upper, as `coset.assignment.permanent_bounds` returns them; unpacks as the two.
+
+    Args:
+        lower: Of shape [...], one for each matrix.
+        upper: The same.
+
+    Example:
+        >>> lower, upper = coset.assignment.permanent_bounds(torch.zeros(4, 4))
+        >>> bool(lower < torch.tensor(24.0).log() < upper)
+        True
+    """
 
     lower: Tensor
     upper: Tensor
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter((self.lower, self.upper))
+
+    def _shown(self) -> Table:
+        pairs = zip(self.lower.flatten().tolist(), self.upper.flatten().tolist(), strict=True)
+        rows = [(f"{lower:.6g}", f"<= log perm <= {upper:.6g}") for lower, upper in pairs]
+        return Table(f"Bounds of {len(rows)} permanent{'s' if len(rows) != 1 else ''}", rows)
 
 
 def permanent_bounds(log_a: Tensor, *, tolerance: float = 1e-3, rounds: int = 2000) -> Bounds:
     """permB(A) <= perm(A) <= 2^(n/2) permB(A), in logs and as exactly as `log_bethe` is.
 
     The lower bound is Gurvits' (2011), the upper one Anari and Rezaei's (2019). Both are attained.
+
+    Args:
+        log_a: The logs of matrices A >= 0, [..., n, n].
+        tolerance: The error of the Bethe permanent, in nats a row.
+        rounds: How many rounds of messages to try.
+
+    Returns:
+        Both bounds, each of shape [...].
+
+    Raises:
+        AssignmentError: As `log_bethe` does.
+
+    Example:
+        >>> bounds = coset.assignment.permanent_bounds(torch.zeros(4, 4))
+        >>> bool(bounds.lower < torch.tensor(24.0).log() < bounds.upper)
+        True
     """
     lower = log_bethe(log_a, tolerance=tolerance, rounds=rounds)
     return Bounds(lower, lower + log_a.shape[-1] / 2 * math.log(2))
@@ -44,17 +82,29 @@ def log_bethe(log_a: Tensor, *, tolerance: float = 1e-3, rounds: int = 2000) -> 
     over doubly stochastic G (Vontobel 2013; Huang and Jebara 2009). An entry of A may be zero, its log -inf; the
     result is -inf if every permutation meets one. All is in float64, and the result in the dtype of `log_a`.
 
-    tolerance
-        the error in nats a row: the result is less than n * tolerance below the maximum, by a bound computed from the
-        messages; and the rows of G, by the rows' messages and by the columns', differ by no more on average
-    rounds
-        how many rounds of messages to try before giving up with an `AssignmentError`
-
     The gradient is G, by the envelope theorem (gelberg2024, errata). It cannot be differentiated again. Close to a tie,
     as in [[1, 1], [1, 1]], the maximum is flat and G hardly determined; it is then a subgradient within the error.
 
     Each call starts from the optimal assignment. Messages of an earlier call would be a worse start: those that were
     certain of another permutation take longest to change.
+
+    Args:
+        log_a: The logs of matrices A >= 0, [..., n, n].
+        tolerance: The error in nats a row: the result is less than n * tolerance below the maximum, by a bound computed
+            from the messages; and the rows of G, by the rows' messages and by the columns', differ by no more on
+            average.
+        rounds: How many rounds of messages to try before giving up.
+
+    Returns:
+        The logs [...], in the dtype of `log_a`.
+
+    Raises:
+        AssignmentError: If the matrices are not square, have NaN or inf, or the rounds do not suffice.
+
+    Example:
+        >>> log_a = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+        >>> bool(coset.assignment.log_bethe(log_a) < coset.assignment.log_permanent(log_a))
+        True
     """
     if not tolerance > 0 or rounds < 1:
         raise AssignmentError(f"A tolerance of {tolerance} in {rounds} rounds is impossible, both must be positive.")
@@ -74,11 +124,23 @@ def bethe_beliefs(log_a: Tensor, rounds: int = 5) -> Tensor:
     matrix to the columns and three back, without logs or exponentials. An entry that is now below e^-87 (e^-708 in
     float64) counts as zero. Rows that are all but certain of the same column take more rounds to agree on it.
 
-    rounds
-        Five, since G is then well within what the approximation is worth: among 2 to 12 Gaussians in 1 to 30
-        dimensions, 0.1 to 3 standard deviations apart, it is four to six times closer to the Bethe beliefs than these
-        are to the exact marginals (three times for a pair), and its value off by 0.002 nats a row. Further rounds lead
-        away from the marginals. To report a value rather than to train, take `log_bethe`.
+    Args:
+        log_a: The logs of matrices A >= 0, [..., n, n].
+        rounds: Five, since G is then well within what the approximation is worth: among 2 to 12 Gaussians in 1 to 30
+            dimensions, 0.1 to 3 standard deviations apart, it is four to six times closer to the Bethe beliefs than
+            these are to the exact marginals (three times for a pair), and its value off by 0.002 nats a row. Further
+            rounds lead away from the marginals. To report a value rather than to train, take `log_bethe`.
+
+    Returns:
+        G [..., n, n], in the dtype of `log_a`.
+
+    Raises:
+        AssignmentError: If the matrices are not square or not floating.
+
+    Example:
+        >>> coset.assignment.bethe_beliefs(torch.zeros(2, 2))
+        tensor([[0.5000, 0.5000],
+                [0.5000, 0.5000]])
     """
     if rounds < 1:
         raise AssignmentError(f"There are {rounds} rounds of messages, give at least 1.")
@@ -107,6 +169,22 @@ def bethe_value(log_a: Tensor, beliefs: Tensor) -> Tensor:
 
     The function that `log_bethe` maximizes, so a lower bound of log perm(A) if G is doubly stochastic. Where G is
     zero, A may be. The gradient in `log_a` is G.
+
+    Args:
+        log_a: The logs of matrices A >= 0, [..., n, n].
+        beliefs: G, of the same shape.
+
+    Returns:
+        The values [...].
+
+    Raises:
+        AssignmentError: If the shapes differ.
+
+    Example:
+        >>> log_a = torch.randn(6, 6, generator=torch.Generator().manual_seed(0))
+        >>> value = coset.assignment.bethe_value(log_a, coset.assignment.bethe_beliefs(log_a))
+        >>> bool((value - coset.assignment.log_bethe(log_a)).abs() < 0.1)
+        True
     """
     if square(log_a).shape != beliefs.shape:
         raise AssignmentError(f"log_a and beliefs have shapes {tuple(log_a.shape)} and {tuple(beliefs.shape)}.")
@@ -146,8 +224,8 @@ class _Round(NamedTuple):
     columns: Tensor
     scales: Tensor
 
-    def of(self, chosen: Tensor) -> "_Round":
-        return _Round(*(x[chosen] for x in self))
+    def of(self, rows: Tensor) -> "_Round":
+        return _Round(*(x[rows] for x in self))
 
     def residual(self) -> Tensor:
         return (self.rows - self.columns).abs_().sum((-2, -1)) / self.rows.shape[-1]
@@ -206,25 +284,25 @@ def _without_each(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return (sums - x.scatter_(dim, at, top)).scatter_(dim, at, torch.maximum(rest, TINY * sums)), sums
 
 
-def _value(logs: Tensor, found: _Round) -> Tensor:
+def _value(logs: Tensor, messages: _Round) -> Tensor:
     """The Lagrangian at G by rows: the objective, and to first order what columns that do not sum to one are worth.
 
     Never less than the best permutation is worth, which after scaling is one.
     """
-    missing = (1 - found.rows.sum(-2, keepdim=True)) * found.scales.log()
-    return (bethe_value(logs, found.rows) + missing.sum((-2, -1))).clamp(min=0.0)
+    rest = (1 - messages.rows.sum(-2, keepdim=True)) * messages.scales.log()
+    return (bethe_value(logs, messages.rows) + rest.sum((-2, -1))).clamp(min=0.0)
 
 
-def _gap(a: Tensor, found: _Round) -> Tensor:
+def _gap(a: Tensor, messages: _Round) -> Tensor:
     """How far the maximum can be above `_value`, at most and a row, [b].
 
     The objective F is concave in each row of G (Vontobel 2013), so max F <= F(G) + max_H <dF, H - G> over doubly
     stochastic H. Up to terms of a row or a column alone, dF_ij = -log(C_ij (1 - G_ij)). The best H is an assignment,
     and bounded by any potentials: here those of the rows' best entries or those one step further.
     """
-    others, sums = _without_each(a * found.before, -1)
-    slope = others.div_(sums).mul_(found.before).mul_(found.scales).log_().neg_()
-    mean = (found.rows * slope).sum(-1, keepdim=True)
+    others, sums = _without_each(a * messages.before, -1)
+    slope = others.div_(sums).mul_(messages.before).mul_(messages.scales).log_().neg_()
+    mean = (messages.rows * slope).sum(-1, keepdim=True)
     slope.masked_fill_(a == 0, -math.inf)
     v = (slope - mean).amax(-2, keepdim=True)
     u = (slope - v).amax(-1)

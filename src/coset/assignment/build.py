@@ -75,11 +75,11 @@ def _compiler() -> list[str]:
 
 def _run(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True)
+        process = subprocess.run(command, capture_output=True, text=True)
     except OSError as error:
         raise BuildError(f"{command[0]} cannot be run: {error}") from None
-    if done.returncode:
-        raise BuildError(f"{shlex.join(command)} failed:\n{done.stderr.strip()}")
+    if process.returncode:
+        raise BuildError(f"{shlex.join(command)} failed:\n{process.stderr.strip()}")
 
 
 def main() -> int:

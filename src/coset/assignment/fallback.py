@@ -1,11 +1,13 @@
-"""The same answers without a compiled kernel: scipy's matching, and duals found from it."""
+"""The same answers without a compiled kernel: scipy's matching, and duals from it."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.assignment.problem import LARGEST, Array, Batch
+from coset.assignment.native import LARGEST, Batch
 
 
 def solve(batches: list[Batch], maximize: bool) -> None:
@@ -29,7 +31,7 @@ def solve(batches: list[Batch], maximize: bool) -> None:
             batch.gap[k] = (reduced[rows, match] - u).sum() - np.delete(v, match).sum()
 
 
-def potentials(cost: Array, match: NDArray[np.int64]) -> NDArray[np.float64]:
+def potentials(cost: NDArray[Any], match: NDArray[np.int64]) -> NDArray[np.float64]:
     """Column potentials `v` that prove `match` `[rows]` optimal for `cost` `[rows, columns]`.
 
     A matched pair must be tight: `c_ij - v_j >= c_i,match[i] - v_match[i]`. So v are the distances of Bellman and Ford

@@ -1,4 +1,4 @@
-"""The compiled kernel, called through ctypes; which one is chosen, and what to do without it."""
+"""The compiled kernel, called through ctypes on plain arrays; which one is chosen, and what to do without it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import ctypes
 import functools
 import logging
 import os
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from coset.assignment.problem import Batch
 from coset.core.errors import AssignmentError
 
 VARIANTS = {"baseline": 0, "avx2": 1, "avx512": 2}
@@ -36,24 +37,43 @@ PROBLEM = np.dtype(
     ]
 )
 OUT_OF_MEMORY = 2
+LARGEST = 1e290  # of float64 entries: sums of them must not overflow
+
+
+@dataclass(frozen=True)
+class Batch:
+    """`cost` `[batch, rows, columns]` with rows <= columns; duals are those of a minimisation, of -cost if need be.
+
+    warm: whether `match` and `column_duals` hold an earlier solution to start from.
+    refused: problems with an entry that is not finite, which are not solved.
+    """
+
+    cost: NDArray[Any]
+    match: NDArray[np.int64]
+    row_duals: NDArray[np.float64]
+    column_duals: NDArray[np.float64]
+    value: NDArray[np.float64]
+    gap: NDArray[np.float64]
+    refused: NDArray[np.bool_]
+    warm: bool
 
 
 def kernel() -> str:
     """The kernel in use: `avx512`, `avx2`, `baseline` or `scipy`; the environment's COSET_KERNEL, else the best."""
-    wanted = os.environ.get("COSET_KERNEL", "")
-    if wanted == SCIPY:
+    name = os.environ.get("COSET_KERNEL", "")
+    if name == SCIPY:
         return SCIPY
-    if wanted and wanted not in VARIANTS:
-        raise AssignmentError(f"COSET_KERNEL is {wanted!r}, but must be one of {', '.join([*VARIANTS, SCIPY])}.")
+    if name and name not in VARIANTS:
+        raise AssignmentError(f"COSET_KERNEL is {name!r}, but must be one of {', '.join([*VARIANTS, SCIPY])}.")
     library = _library()
     if library is None:
-        if wanted:
-            raise AssignmentError(f"COSET_KERNEL is {wanted!r}, but no kernel is built: {HOW}.")
+        if name:
+            raise AssignmentError(f"COSET_KERNEL is {name!r}, but no kernel is built: {HOW}.")
         return SCIPY
-    supported = [name for name, number in VARIANTS.items() if library.coset_supports(number)]
-    if wanted and wanted not in supported:
-        raise AssignmentError(f"COSET_KERNEL is {wanted!r}, but this processor only runs {', '.join(supported)}.")
-    return wanted or supported[-1]
+    supported = [variant for variant, number in VARIANTS.items() if library.coset_supports(number)]
+    if name and name not in supported:
+        raise AssignmentError(f"COSET_KERNEL is {name!r}, but this processor only runs {', '.join(supported)}.")
+    return name or supported[-1]
 
 
 @functools.cache

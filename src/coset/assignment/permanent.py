@@ -23,6 +23,19 @@ def log_permanent(log_a: Tensor) -> Tensor:
     Computed row by row over sets of columns, f(C) = sum_{j in C} f(C without j) A[|C| - 1, j], in O(2^n n). Unlike
     the formulas of Ryser and Glynn this only adds and multiplies numbers that are not negative, so nothing cancels
     and every digit is right, also of a permanent much smaller than the product of the row sums.
+
+    Args:
+        log_a: The logs of matrices A >= 0, [..., n, n].
+
+    Returns:
+        The logs of their permanents, [...].
+
+    Raises:
+        AssignmentError: If the matrices are not square, have NaN or inf, or are too large.
+
+    Example:
+        >>> coset.assignment.log_permanent(torch.zeros(4, 4)).exp()
+        tensor(24.0000)
     """
     logs = checked(log_a)
     n = logs.shape[-1]
@@ -81,10 +94,10 @@ def scale(logs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     # One forbidden pair costs more than any permutation without one can.
     finite = flat[flat.isfinite()]
     low, high = (float(finite.min()), float(finite.max())) if finite.numel() else (0.0, 0.0)
-    found = solve_many(flat.clamp(min=low - n * (high - low) - 1), threads=1)
-    possible = flat.gather(-1, found.permutation.unsqueeze(-1)).isfinite().all(-2).squeeze(-1)
-    u = found.duals.rows.to(flat).view(*logs.shape[:-1], 1)
-    v = found.duals.columns.to(flat).view(*logs.shape[:-2], 1, n)
+    best = solve_many(flat.clamp(min=low - n * (high - low) - 1), threads=1)
+    possible = flat.gather(-1, best.permutation.unsqueeze(-1)).isfinite().all(-2).squeeze(-1)
+    u = best.duals.rows.to(flat).view(*logs.shape[:-1], 1)
+    v = best.duals.columns.to(flat).view(*logs.shape[:-2], 1, n)
     return logs - u - v, (u.sum(-2) + v.sum(-1)).squeeze(-1), possible.view(logs.shape[:-2])
 
 

@@ -15,30 +15,36 @@ HALVINGS = 30
 def project_doubly_stochastic(matrix: Tensor, *, tolerance: float = 1e-9, rounds: int = 1000) -> Tensor:
     """The doubly stochastic P nearest to M in the Frobenius norm.
 
-    matrix
-        M of shape [..., n, n], of any floating dtype; leading dimensions are a batch
-    tolerance
-        the largest deviation of a row or column sum of P from one, before P is rounded to the dtype of M
-    rounds
-        how many rounds to try at one scale before giving up with an `AssignmentError`
-
     The solution is P_ij = max(M_ij + f_i + g_j, 0). A round projects rows and then columns onto the simplex, which
     minimizes the dual in f and then in g, and takes a semi-smooth Newton step in both (Li, Sun and Toh 2020).
     Rounds start with M scaled down, where they are few, and double it until it is M.
 
     It is differentiable where no entry of M + f + g is zero, which is almost everywhere. There the gradient is
     projected onto the face of P, and is exact. It cannot be differentiated again.
+
+    Args:
+        matrix: M of shape [..., n, n], of any floating dtype; leading dimensions are a batch.
+        tolerance: The largest deviation of a row or column sum of P from one, before P is rounded to the dtype of M.
+        rounds: How many rounds to try at one scale before giving up.
+
+    Returns:
+        P, of the shape and dtype of M.
+
+    Raises:
+        AssignmentError: If M is not square or not finite, or the rounds do not suffice.
+
+    Example:
+        >>> plan = coset.assignment.project_doubly_stochastic(torch.randn(5, 5))
+        >>> bool(torch.allclose(plan.sum(0), torch.ones(5))), bool((plan >= 0).all())
+        (True, True)
     """
-    given = in_double(matrix, "The matrix")
-    plan: Tensor = _Projection.apply(given, tolerance, rounds)  # type: ignore[no-untyped-call]
+    double = in_double(matrix, "The matrix")
+    plan: Tensor = _Projection.apply(double, tolerance, rounds)  # type: ignore[no-untyped-call]
     return plan.to(matrix.dtype)
 
 
 def alternate_projections(matrix: Tensor, rounds: int = 20) -> Tensor:
     """Project onto the matrices whose rows and columns sum to one, then onto the nonnegative ones, `rounds` times.
-
-    matrix
-        X of shape [..., n, n], of any floating dtype; leading dimensions are a batch
 
     With r_i and c_j the sums of rows and columns and S the sum of all, the first projection is
 
@@ -51,6 +57,21 @@ def alternate_projections(matrix: Tensor, rounds: int = 20) -> Tensor:
 
     All is in the dtype of X, and nothing looks at a value, so that it can be captured in a CUDA graph: NaN stays NaN.
     The gradient is that of the rounds.
+
+    Args:
+        matrix: X of shape [..., n, n], of any floating dtype; leading dimensions are a batch.
+        rounds: How many times.
+
+    Returns:
+        A nearby matrix of the same shape and dtype.
+
+    Raises:
+        AssignmentError: If the matrix is not square and floating.
+
+    Example:
+        >>> plan = coset.assignment.alternate_projections(torch.eye(4) + 0.1 * torch.randn(4, 4), rounds=100)
+        >>> bool((plan.sum(0) - 1).abs().max() < 1e-2)
+        True
     """
     if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2]:
         raise AssignmentError(f"The matrix has shape {tuple(matrix.shape)}, but must be square, [..., n, n].")
@@ -106,8 +127,8 @@ def _newton(matrix: Tensor) -> Tensor:
     drop = (f + g).sum(-1)
     size = torch.ones_like(drop)
     for _ in range(HALVINGS):
-        moved = (matrix + size[..., None, None] * step).relu()
-        change = ((moved - plan) * (moved + plan)).sum((-2, -1)) / 2 - size * drop
+        trial = (matrix + size[..., None, None] * step).relu()
+        change = ((trial - plan) * (trial + plan)).sum((-2, -1)) / 2 - size * drop
         if (change <= 0).all():
             break
         size = torch.where(change <= 0, size, size / 2)

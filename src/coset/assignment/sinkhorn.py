@@ -19,15 +19,6 @@ ROUGH = 0.01
 def sinkhorn(scores: Tensor, temperature: float = 1.0, *, tolerance: float = 1e-9, rounds: int = 1000) -> Tensor:
     """The doubly stochastic P that maximizes <P, X> + tau H(P), with H(P) = -sum P log P.
 
-    scores
-        X of shape [..., n, n], of any floating dtype; leading dimensions are a batch
-    temperature
-        tau > 0; P tends to the best permutation of X for tau -> 0 and to 1/n for tau -> infinity
-    tolerance
-        the largest deviation of a row or column sum of P from one, before P is rounded to the dtype of X
-    rounds
-        how many rounds to try at one temperature before giving up with an `AssignmentError`
-
     The solution is P_ij = exp((X_ij + f_i + g_j) / tau) (Cuturi 2013; Mena et al. 2018, Theorem 1). A round is a few
     sweeps of row and column normalization and then, if these do not suffice, one damped Newton step on (f, g); the
     rounds start at a high temperature and halve it until it is tau. All of it is in float64 and in the log domain.
@@ -36,6 +27,23 @@ def sinkhorn(scores: Tensor, temperature: float = 1.0, *, tolerance: float = 1e-
     2023), so its memory is O(n^2) whatever the number of rounds. With a loose tolerance it is still the exact
     derivative of a nearby operator: the one whose row and column sums are held at those P has. It cannot be
     differentiated again. For a gradient in the temperature call `sinkhorn(scores / temperature)`.
+
+    Args:
+        scores: X of shape [..., n, n], of any floating dtype; leading dimensions are a batch.
+        temperature: tau > 0; P tends to the best permutation of X for tau -> 0 and to 1/n for tau -> infinity.
+        tolerance: The largest deviation of a row or column sum of P from one, before P is rounded to the dtype of X.
+        rounds: How many rounds to try at one temperature before giving up.
+
+    Returns:
+        P, of the shape and dtype of X.
+
+    Raises:
+        AssignmentError: If X is not square or not finite, or the rounds do not suffice.
+
+    Example:
+        >>> plan = coset.assignment.sinkhorn(torch.randn(5, 5), temperature=0.1)
+        >>> bool(torch.allclose(plan.sum(0), torch.ones(5)))
+        True
     """
     if not 0 < temperature < math.inf:
         raise AssignmentError(f"The temperature is {temperature}, but must be positive and finite.")

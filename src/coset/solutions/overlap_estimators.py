@@ -14,7 +14,7 @@ from torch import Tensor
 from coset.assignment import solve_many
 from coset.assignment.bethe import bethe_beliefs, bethe_value
 from coset.assignment.permanent import log_permanent
-from coset.assignment.sequential import log_proposal, sample_permutations
+from coset.assignment.permutation_sampling import log_proposal, sample_permutations
 from coset.core.errors import CosetError
 from coset.solutions.orbit_map import OrbitMap, Permutations
 

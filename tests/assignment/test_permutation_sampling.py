@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
 from coset.assignment.permanent import log_permanent
-from coset.assignment.sequential import log_proposal, sample_permutations
+from coset.assignment.permutation_sampling import log_proposal, sample_permutations
 from coset.core.errors import CosetError
 
 laws = settings(max_examples=25, deadline=None)
