@@ -39,7 +39,3 @@ def test_an_assignment_shows_its_value() -> None:
         "  gap                  0",
         "  columns of the rows  0, 1, 2",
     ]
-        "  value                3",
-        "  gap                  0",
-        "  columns of the rows  0, 1, 2",
-    ]

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 from typer.testing import Result
 
+import coset
 from coset import zoo
+from coset.alignment import align as alignment
 from coset.core import state as states
-from coset.core.checkpoint import INDEX, load_state, save_state
+from coset.core.checkpoint import INDEX, LazyState, load_state, save_state
 from coset.core.files import write_json
 from coset.symmetries.verify import generic
 
@@ -257,3 +260,26 @@ def test_data_that_does_not_fit_the_model(run: Run, folder: Path, pair: tuple[St
         assert result.exit_code == 2
         assert "MLP cannot be called on inputs of shape" in " ".join(result.stderr.split())
     assert not (folder / "m.safetensors").exists()
+
+
+def test_align_calls_coset_align_on_lazy_checkpoints(
+    run: Run, folder: Path, pair: tuple[State, State], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def spy(*args: Any, **more: Any) -> Any:
+        calls.append(args)
+        return whole(*args, **more)
+
+    whole = alignment.align
+    monkeypatch.setattr(alignment, "align", spy)
+    report = json.loads(align(run, "--json").stdout)
+    ((a, b, sym, method),) = calls
+    assert isinstance(a, LazyState) and isinstance(b, LazyState) and method == "weights"
+    assert report["objective"] == coset.align(pair[0], pair[1], sym).objective
+
+
+def test_help_names_the_methods(run: Run) -> None:
+    for command in ("align", "merge", "barrier"):
+        text = " ".join(run(command, "--help").stdout.replace("│", " ").split())
+        assert "auto, weights, activations or sinkhorn" in text

@@ -23,3 +23,14 @@ METHODS = {
     "activations": NamedMethod("activations:Activations", needs="data"),
     "sinkhorn": NamedMethod("sinkhorn:Sinkhorn", needs="data"),
 }
+
+
+def needs_data(method: str) -> bool:
+    """Whether a method of this name runs the model on data."""
+    return method in METHODS and METHODS[method].needs == "data"
+
+
+def choices(*, gaussians: bool = False) -> str:
+    """The names in words, for help: those that align two states, or also those that compare two Gaussians."""
+    *names, last = [name for name, method in METHODS.items() if gaussians or method.needs != "Gaussians"]
+    return f"{', '.join(names)} or {last}"

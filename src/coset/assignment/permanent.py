@@ -35,7 +35,7 @@ def log_permanent(log_a: Tensor) -> Tensor:
 
     Example:
         >>> coset.assignment.log_permanent(torch.zeros(4, 4)).exp()
-        tensor(24.0000)
+        tensor(24.)
     """
     logs = checked(log_a)
     n = logs.shape[-1]

@@ -36,10 +36,13 @@ def check_output(option: str, path: Path, source: Path, inputs: Iterable[Path]) 
         raise CosetError(f"{option} {path} cannot be written: there is no folder {path.parent}.")
 
 
-def check_fits(checkpoint: Mapping[str, Tensor], sym: Symmetry, path: Path, carried: str) -> None:
+def check_fits(
+    checkpoint: Mapping[str, Tensor], sym: Symmetry, path: Path, carried: str, *, values: bool = True
+) -> None:
     """Refuse a checkpoint that lacks tensors of the symmetry, has others shapes or bad values; name unknown ones.
 
-    carried: what happens to tensors the symmetry does not know, for the warning.
+    carried: what happens to tensors the symmetry does not know, for the warning. values: also look for bad values in
+    those it knows; of a lazy checkpoint `coset.align` does by itself.
     """
     refuse_names(sym.missing(checkpoint), [], str(path))
     for name in tensor_names(checkpoint, sym):
@@ -52,7 +55,7 @@ def check_fits(checkpoint: Mapping[str, Tensor], sym: Symmetry, path: Path, carr
         shown = ", ".join(f"'{name}'" for name in unknown[:_LISTED])
         more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
         console.complain("warning", f"{path} has tensors that the model does not know, {carried}: {shown}{more}.")
-    check_finite(checkpoint, checkpoint, str(path))
+    check_finite(checkpoint, checkpoint if values or not isinstance(checkpoint, LazyState) else unknown, str(path))
 
 
 def tensor_names(checkpoint: Mapping[str, Tensor], sym: Symmetry) -> list[str]:

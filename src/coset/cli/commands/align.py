@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coset.alignment.methods import choices, needs_data
 from coset.cli import console
 from coset.cli.options import (
     ArgsOption,
@@ -37,9 +38,7 @@ def align(
         Path, typer.Option("--output", "-o", help="The aligned second: .safetensors, or a folder for shards.")
     ],
     model: ModelOption = "",
-    method: Annotated[
-        str, typer.Option(help="weights, activations or sinkhorn; the last two need --data.")
-    ] = "weights",
+    method: Annotated[str, typer.Option(help=f"{choices()}; those that run the model need --data.")] = "weights",
     data: Annotated[str | None, typer.Option(help="A data set, such as mnist, for the methods that run it.")] = None,
     restarts: Annotated[int, typer.Option(help="Starts; all but the first are random.", min=1)] = 1,
     scale: Annotated[bool, typer.Option("--scale", help="Also match the positive factors of ReLU units.")] = False,
@@ -59,7 +58,7 @@ def align(
     """
     import torch
 
-    from coset.alignment import align as alignment
+    from coset.alignment.align import align as align_states
     from coset.cli import checkpoints, outputs
     from coset.cli.function_change import function_change
     from coset.cli.model_spec import ModelSpec
@@ -71,21 +70,21 @@ def align(
     checkpoints.check_output("--output", output, second, [first])
     element_file = checkpoints.element_file(output)
     outputs.check("--output", element_file, [".safetensors"], [first, second])
-    if method in ("activations", "sinkhorn") and data is None:
+    if needs_data(method) and data is None:
         raise CosetError(f"--method {method} runs the model on data: name some with --data.")
     with console.steps(quiet=json) as say:
         a, b = (checkpoints.open_checkpoint(path) for path in (first, second))
         net = symmetric_model(spec, first, say)
+        in_parts = method in ("auto", "weights") and not scale  # tensor by tensor, so that large checkpoints fit
         for path, checkpoint in ((first, a), (second, b)):
             say(f"checking {path}")
-            checkpoints.check_fits(checkpoint, net.sym, path, "carried over as they are")
+            checkpoints.check_fits(checkpoint, net.sym, path, "carried over as they are", values=not in_parts)
         say(f"aligning {second} to {first}")
-        in_parts = method in ("auto", "weights") and not scale  # tensor by tensor, so that large checkpoints fit
         a_state, b_state = (
             checkpoints.model_tensors(x, net.sym) if in_parts else checkpoints.runnable(x, net.sym, net.module, path)
             for x, path in ((a, first), (b, second))
         )
-        match = alignment.align(
+        match = align_states(
             a_state,
             b_state,
             net.sym,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coset.alignment.methods import choices
 from coset.cli import console
 from coset.cli.options import (
     ArgsOption,
@@ -42,9 +43,7 @@ def barrier(
             help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors.", callback=refuse_curves
         ),
     ] = None,
-    method: Annotated[
-        list[str] | None, typer.Option(help="How to align: weights, activations or sinkhorn. Repeat it to compare.")
-    ] = None,
+    method: Annotated[list[str] | None, typer.Option(help=f"How to align: {choices()}. Repeat it to compare.")] = None,
     points: Annotated[int, typer.Option(help="Points of the path, with both ends.", min=2)] = 25,
     repair: Annotated[
         bool,

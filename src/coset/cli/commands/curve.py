@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from coset.alignment.methods import choices
 from coset.cli import console, runs
 from coset.cli.options import (
     ArgsOption,
@@ -44,7 +45,7 @@ def curve(
     ],
     align: Annotated[
         str | None,
-        typer.Option(help="How to align the second: activations if not given, weights, wasserstein, kl or sinkhorn."),
+        typer.Option(help=f"How to align the second: {choices(gaussians=True)}; activations if not given."),
     ] = None,
     no_align: Annotated[bool, typer.Option("--no-align", help="Leave the second where it is.")] = False,
     pam: Annotated[

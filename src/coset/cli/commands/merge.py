@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from coset.alignment.methods import choices, needs_data
 from coset.cli import console
 from coset.cli.options import (
     ArgsOption,
@@ -30,7 +31,7 @@ def merge(
     weights: Annotated[
         str | None, typer.Option(help="A weight for each, separated by commas; equal ones if not given.")
     ] = None,
-    method: Annotated[str, typer.Option(help="weights, activations or sinkhorn.")] = "weights",
+    method: Annotated[str, typer.Option(help=f"{choices()}.")] = "weights",
     data: Annotated[
         str | None, typer.Option(help="A data set, such as cifar10: repairs norm statistics on it, and evaluates.")
     ] = None,
@@ -66,7 +67,7 @@ def merge(
     if len(paths) < 2:
         raise CosetError("Merging needs two checkpoints or more.")
     shares = _numbers(weights, len(paths))
-    if method in ("activations", "sinkhorn") and (data is None or reference is None):
+    if needs_data(method) and (data is None or reference is None):
         raise CosetError(f"--method {method} needs --data, and --reference with the number of a checkpoint.")
     report: dict[str, Any] = {"output": str(output), "inputs": [str(path) for path in paths]}
     with console.steps(quiet=json) as say:
