@@ -60,7 +60,7 @@ def test_numbers_are_those_of_the_samples(out: Path, monkeypatch: pytest.MonkeyP
     found = table1(settings).data
     row = found["flows"]["geometric"][OURS]
     flow = sizes.recipe("geometric", OURS).learned(settings, sizes.many)
-    assert row["parameters"] == sum(p.numel() for p in flow.fitted.field.network.parameters())
+    assert row["parameters"] == sum(p.numel() for p in flow.sampler.field.network.parameters())
     assert row["novelty"]["kinds"]["samples"]["distance"]["n"] == sizes.near
     made = drawn(settings, flow, sizes.samples, sizes.steps)[0]
     kept = sizes.subject.population(settings).states

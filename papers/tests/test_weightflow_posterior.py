@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from coset import HMC
 from coset.core import state as states
 from coset.data import Split
+from coset.flow.coordinates import Geometry
 from coset.flow.flow import Flow
 from coset.flow.importance import importance
-from coset.flow.space import Geometry
 from coset_papers.settings import Settings
 from coset_papers.weightflow.posterior.annealing import Annealing, annealed_evidence
 from coset_papers.weightflow.posterior.cases import CASES, EUCLIDEAN
@@ -73,9 +73,9 @@ def test_the_target_of_a_flow_integrates_to_the_evidence(activation: str, geomet
     recipe = CASES["smoke"][0].flows[EUCLIDEAN]
     plan = replace(recipe.plan, geometry=geometry, coupling="independent")
     flow = Flow.of(problem.sym, plan).fit(start, replace(recipe.matching, epochs=1, batch_size=500))
-    base = flow.fitted.base
+    base = flow.sampler.base
     x = base.draw(3000, generator)
-    made = flow.fitted.space.decode(x)
+    made = flow.sampler.space.decode(x)
     target = log_target(problem, flow, made, run)
     found = importance(target, base.log_prob(x))
     expected = quadrature(train, nn.Tanh() if activation == "tanh" else nn.ReLU())

@@ -64,12 +64,18 @@ from coset.data.dataset import (
     DataSet as DataSet,
     Split as Split,
 )
-from coset.flow.base import normal_starts as normal_starts
-from coset.flow.field import Architecture as Architecture
+from coset.flow.coordinates import (
+    BaseDistribution as BaseDistribution,
+    normal_starts as normal_starts,
+)
 from coset.flow.flow import Flow as Flow
 from coset.flow.guidance import Guidance as Guidance
 from coset.flow.importance import importance as importance
-from coset.flow.matching import Matching as Matching
+from coset.flow.matching import (
+    FlowPlan as FlowPlan,
+    Matching as Matching,
+)
+from coset.flow.velocity_network import Architecture as Architecture
 from coset.inference.adversarial import Adversarial as Adversarial
 from coset.inference.deep_ensemble import DeepEnsemble as DeepEnsemble
 from coset.inference.diagnostics import (

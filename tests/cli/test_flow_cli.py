@@ -23,8 +23,7 @@ from coset.cli.flow_watch import Watch, watching
 from coset.core import state as states
 from coset.core.checkpoint import save_state
 from coset.data import DataSet, Split
-from coset.flow.base import initial_base
-from coset.flow.space import space
+from coset.flow.coordinates import initial_base, space
 from coset.populations.diversity import diversity
 from coset.populations.model_averages import model_averages
 from coset.populations.novelty import novelty

@@ -50,7 +50,7 @@ def files(run: Run, folder: Path, name: str, arguments: str | None = None) -> No
     replace(networks, about={}).save(folder / "plain.safetensors")
     made = run("flow", "fit", "nets.safetensors", "--model", NET, "-o", "flow.safetensors", *SMALL)
     assert made.exit_code == 0, made.stderr
-    assert coset.Flow.load(folder / "flow.safetensors").fitted.about["model"] == name
+    assert coset.Flow.load(folder / "flow.safetensors").sampler.about["model"] == name
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -10,9 +10,9 @@ import coset
 from coset import zoo
 from coset.data import Split
 from coset.flow import matching, solvers
-from coset.flow.field import Architecture
 from coset.flow.flow import Flow
 from coset.flow.matching import Matching
+from coset.flow.velocity_network import Architecture
 from coset.populations.population import Population
 from coset.training import capture
 

@@ -14,10 +14,10 @@ from coset.core import state as states
 from coset.core.errors import CosetError, StateError
 from coset.core.progress import Epoch
 from coset.data import Split
-from coset.flow.field import Architecture
 from coset.flow.flow import Flow
 from coset.flow.guidance import Guidance
 from coset.flow.matching import Matching
+from coset.flow.velocity_network import Architecture
 from coset.populations.population import Population
 from coset.populations.scores import scores
 
@@ -247,10 +247,10 @@ def test_a_flow_begins_where_training_did_if_that_is_known(coupling: str) -> Non
     starts = draw(64, 0, scale=0.1)
     known = Population({name: 3 * x for name, x in starts.items()}, starts)
     flow = Flow(SYM, "euclidean", coupling, architecture=SMALL).fit(known, QUICK)  # type: ignore[arg-type]
-    assert flow.fitted.base.stds == pytest.approx(dict.fromkeys(starts, 0.1), rel=0.25)
+    assert flow.sampler.base.stds == pytest.approx(dict.fromkeys(starts, 0.1), rel=0.25)
     if coupling != "training":
         unknown = Flow(SYM, "euclidean", coupling, architecture=SMALL).fit(known.states, QUICK)  # type: ignore[arg-type]
-        assert unknown.fitted.base.stds == pytest.approx(dict.fromkeys(starts, 0.3), rel=0.25)
+        assert unknown.sampler.base.stds == pytest.approx(dict.fromkeys(starts, 0.3), rel=0.25)
 
 
 @pytest.mark.slow
@@ -287,10 +287,10 @@ def test_samples_say_where_they_began_and_how_they_were_made() -> None:
     assert samples.about["guidance"] is None
     asked = {"task": 0.0, "pair": pair}
     fresh, logs = flow.sample_with_log_prob(3, 2, condition=asked, generator=_seeded(0))
-    assert fresh.starts is not None and states.allclose(fresh.starts, flow.fitted.base.states(3, _seeded(0)))
+    assert fresh.starts is not None and states.allclose(fresh.starts, flow.sampler.base.states(3, _seeded(0)))
     assert fresh.about["divergence"] == "hutchinson" and logs.shape == (3,)
     again = Flow(SYM, "euclidean", architecture=SMALL).fit(samples, QUICK)  # whose starts are known
-    assert again.fitted.about == samples.about
+    assert again.sampler.about == samples.about
 
 
 def test_samples_that_diverge_are_refused() -> None:

@@ -10,9 +10,7 @@ import coset
 from coset import zoo
 from coset.core import state as states
 from coset.core.errors import CosetError
-from coset.flow.base import Base
-from coset.flow.matching import Independent, Training
-from coset.flow.space import Geometry, Space, space
+from coset.flow.coordinates import BaseDistribution, Geometry, Independent, OwnStarts, Space, space
 from coset.flow.transport import Transport, UnitDistances, refuse_many_conditions, squared_distances
 
 
@@ -21,8 +19,8 @@ def room(spec: str, geometry: Geometry) -> Space:
     return space(coset.symmetry(model, zoo.example_input(model)), states.of(model), geometry)
 
 
-def base_of(own: Space) -> Base:
-    return Base(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
+def base_of(own: Space) -> BaseDistribution:
+    return BaseDistribution(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
 
 
 def reordered(own: Space, x: Tensor, orders: list[tuple[int, ...]]) -> Tensor:
@@ -133,6 +131,6 @@ def test_deep_networks_are_matched_as_they_are() -> None:
 def test_training_gives_each_network_its_own_start() -> None:
     ends, begun = torch.rand(5, 3), torch.rand(5, 3)
     at = torch.tensor([3, 0])
-    x0, x1, condition = Training(ends, torch.arange(5.0)[:, None], begun).pairs(at, torch.Generator())
+    x0, x1, condition = OwnStarts(ends, torch.arange(5.0)[:, None], begun).pairs(at, torch.Generator())
     assert torch.equal(x0, begun[at]) and torch.equal(x1, ends[at])
     assert condition is not None and condition.flatten().tolist() == [3.0, 0.0]

@@ -14,8 +14,7 @@ from coset import Architecture, normal_starts, zoo
 from coset.core import state as states
 from coset.core.errors import CosetError, StateError
 from coset.core.progress import Event, Progress
-from coset.flow.base import measured_base
-from coset.flow.space import space
+from coset.flow.coordinates import measured_base, space
 from coset.populations.population import Population
 
 SMALL = Architecture(width=16, depth=1, heads=2)
@@ -144,7 +143,7 @@ def test_conditions_are_measured_over_all_populations() -> None:
     sym, narrow = small_population(16, width=torch.full((16,), 3.0))
     _, wide = small_population(16, width=torch.full((16,), 7.0))
     flow = coset.Flow(sym, "euclidean", architecture=SMALL, conditions=["width"]).fit(narrow, BRIEF, more=[(sym, wide)])
-    known = flow.fitted.conditions
+    known = flow.sampler.conditions
     assert known is not None and (float(known.mean), float(known.std)) == (5.0, 2.0)
     with pytest.raises(CosetError, match="'width' has more numbers in one population"):
         _, odd = small_population(16, width=torch.ones(16, 2))

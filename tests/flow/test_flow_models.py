@@ -13,11 +13,10 @@ from coset.core import state as states
 from coset.core.errors import CosetError, ModelError, StateError
 from coset.core.progress import Epoch
 from coset.data import Split
-from coset.flow.base import normal_starts
-from coset.flow.field import Architecture
+from coset.flow.coordinates import Geometry, normal_starts, sharing, space
 from coset.flow.flow import Flow
 from coset.flow.matching import Matching
-from coset.flow.space import Geometry, holding, space
+from coset.flow.velocity_network import Architecture
 from coset.populations.population import Population
 
 SMALL = Architecture(width=16, depth=1, heads=2)
@@ -68,7 +67,7 @@ def drawn(model: nn.Module, n: int = 48) -> dict[str, Tensor]:
 def test_coordinates_keep_the_function(model: nn.Module, geometry: Geometry) -> None:
     population, x = drawn(model, 5), torch.randn(6, 3)
     model.eval()
-    sym = holding(coset.symmetry(model, (x,)), ["mean", "std"])
+    sym = sharing(coset.symmetry(model, (x,)), ["mean", "std"])
     own = space(sym, {name: value[0] for name, value in population.items()}, geometry)
     made = own.decode(own.encode(population))
     for a, b in zip(states.unstack(made), states.unstack(population), strict=True):

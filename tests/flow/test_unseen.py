@@ -11,9 +11,9 @@ from coset import zoo
 from coset.core.errors import CosetError
 from coset.core.progress import Epoch
 from coset.data import Split
-from coset.flow.field import Architecture
 from coset.flow.flow import Flow
 from coset.flow.matching import Matching
+from coset.flow.velocity_network import Architecture
 from coset.populations.population import Population
 
 SMALL = Architecture(width=32, depth=2, heads=2)
@@ -48,14 +48,14 @@ def test_the_error_is_that_of_the_velocity(tmp_path: Path) -> None:
     flow.fit(
         population, Matching(epochs=3, batch_size=32, unseen=count), progress=coset.on_epoch(told.append), out=tmp_path
     )
-    fitted = flow.fitted
+    fitted = flow.sampler
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
     starts, ends = (fitted.encode(x)[64:][order] for x in (population.starts or {}, population.states))
     time = (torch.arange(count) + 0.5) / count
     at = time.unsqueeze(-1)
     with torch.no_grad():
         error = fitted.field((1 - at) * starts + at * ends, time) - (ends - starts)
-    expected = (error / coset.flow.field.units(fitted.space, fitted.field.standardize)).square().mean()
+    expected = (error / coset.flow.velocity_network.units(fitted.space, fitted.field.standardize)).square().mean()
     assert told[-1].more["unseen"] == pytest.approx(float(expected), rel=1e-4)
     lines = (tmp_path / "flow" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["unseen"] for line in lines] == [epoch.more["unseen"] for epoch in told]

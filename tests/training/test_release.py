@@ -10,7 +10,8 @@ import torch
 
 import coset
 from coset import Collect, Population, collect, zoo
-from coset.flow.matching import Learning, Matching, Training
+from coset.flow.coordinates import OwnStarts
+from coset.flow.matching import FlowTraining, Matching
 from coset.populations.chunk import Chunk
 from coset.training.minibatches import Stepping
 
@@ -59,7 +60,7 @@ def test_of_a_collection(watched: Callable[[type], list["weakref.ref[object]"]])
 def test_of_a_flow(watched: Callable[[type], list["weakref.ref[object]"]], tmp_path: Path) -> None:
     model = zoo.build(NET)
     given = {name: torch.randn(8, *x.shape) for name, x in model.state_dict().items()}
-    learned, coordinates = watched(Learning), watched(Training)
+    learned, coordinates = watched(FlowTraining), watched(OwnStarts)
     flow = coset.Flow(coset.symmetry(model, zoo.example_input(model)), coupling="training")
     flow.fit(Population(given, given), Matching(epochs=1), model=model, data=examples(), out=tmp_path)
     assert learned and coordinates and all(one() is None for one in [*learned, *coordinates])

@@ -18,7 +18,7 @@ from coset.cli.flow_watch import watching
 from coset.cli.model_spec import ModelSpec
 from coset.core.errors import CosetError
 from coset.core.names import plural
-from coset.flow.base import normal_starts
+from coset.flow.coordinates import normal_starts
 from coset.populations.chunk import Collect
 from coset.populations.collect import Draw, collect
 from coset.populations.population import Population

@@ -19,10 +19,9 @@ from coset.cli.flow_watch import watching
 from coset.cli.model_spec import ModelSpec
 from coset.core.errors import CosetError
 from coset.core.names import plural
-from coset.flow.field import Architecture
-from coset.flow.fitting import Plan
 from coset.flow.flow import Flow
-from coset.flow.matching import Matching
+from coset.flow.matching import FlowPlan, Matching
+from coset.flow.velocity_network import Architecture
 from coset.populations.population import Population
 from coset.training.network import check_call
 
@@ -33,7 +32,7 @@ class Request:
 
     population: Path
     net: ModelSpec
-    plan: Plan
+    plan: FlowPlan
     output: Path
     data: str | None = None
     split: int | None = None
@@ -45,15 +44,15 @@ class Request:
 
 def planned(
     geometry: str, coupling: str, network: str, width: int, depth: int, heads: int, predict: str, conditions: str
-) -> Plan:
+) -> FlowPlan:
     """The plan that options describe; words are refused by the name of their option."""
     for key, given in (("geometry", geometry), ("coupling", coupling), ("predict", predict)):
-        _check(f"--{key}", given, get_args(get_type_hints(Plan)[key]))
+        _check(f"--{key}", given, get_args(get_type_hints(FlowPlan)[key]))
     _check("--network", network, get_args(get_type_hints(Architecture)["kind"]))
     words: dict[str, Any] = {"geometry": geometry, "coupling": coupling, "predict": predict}
     kind: Any = network
     names = tuple(name for name in conditions.split(",") if name)
-    return Plan(architecture=Architecture(kind, width, depth, heads), conditions=names, **words)
+    return FlowPlan(architecture=Architecture(kind, width, depth, heads), conditions=names, **words)
 
 
 def run(request: Request, as_json: bool) -> None:
@@ -98,7 +97,7 @@ def run(request: Request, as_json: bool) -> None:
         "settings": asdict(settings),
         "seed": request.seed,
         "device": net.device,
-        "parameters": sum(p.numel() for p in flow.fitted.field.parameters()),
+        "parameters": sum(p.numel() for p in flow.sampler.field.parameters()),
         "first_epoch": watch.first,
         "loss": watch.last.loss,
         "unseen": watch.last.more.get("unseen"),

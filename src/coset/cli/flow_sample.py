@@ -74,7 +74,7 @@ def run(request: Request, as_json: bool) -> None:
     condition = asked(request.conditions)
     with console.steps(quiet=as_json) as say:
         flow = open_flow(request.flow, request.net.device)
-        split = split_of(request.split, request.guide, flow.fitted.about)
+        split = split_of(request.split, request.guide, flow.sampler.about)
         request = replace(request, net=_net(request, flow), split=split)
         flow, guidance = _prepared(request, flow, say)
     how = {
@@ -101,7 +101,7 @@ def run(request: Request, as_json: bool) -> None:
                 made += len(part)
     rate = made / (time.perf_counter() - began)
     how = {"flow": str(request.flow), **how}
-    trained = {TRAINED: trained_on(flow.fitted.about)}
+    trained = {TRAINED: trained_on(flow.sampler.about)}
     population = replace(Population.concat(parts), about={**how, **model_of, **trained})
     logs = population.labels.get("log_prob")
     with outputs.writing("--output", request.output):
@@ -155,8 +155,8 @@ def _check(request: Request) -> None:
 
 def _net(request: Request, flow: Flow) -> ModelSpec:
     """The model of the samples, without a name where neither the options nor the flow know it."""
-    if request.guide is not None or "inputs" in flow.fitted.about:
-        return net_of(request.net, {request.flow: flow.fitted.about})
+    if request.guide is not None or "inputs" in flow.sampler.about:
+        return net_of(request.net, {request.flow: flow.sampler.about})
     return request.net
 
 
@@ -172,11 +172,11 @@ def _prepared(request: Request, flow: Flow, say: console.Steps) -> tuple[Flow, G
         say(f"inferring the symmetry of {net.name}")
         flow = flow.on(symmetry_of(module, net), states.of(module))
     else:
-        states.check(flow.fitted.space.template, states.of(module), str(request.flow))
+        states.check(flow.sampler.space.template, states.of(module), str(request.flow))
     if task is None:
         return flow, None
     train = task.dataset.train
-    noise = noise_of(None, flow.fitted.about) if train.targets.is_floating_point() else None
+    noise = noise_of(None, flow.sampler.about) if train.targets.is_floating_point() else None
     strength = _strength(request) or 0.0
     return flow, Guidance(module.to(net.device), train, strength, min(EXAMPLES, len(train)), noise=noise)
 

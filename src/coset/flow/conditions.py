@@ -33,19 +33,21 @@ class Conditions:
         for labels in populations:
             missing = [name for name in names if name not in labels]
             if missing:
-                known = ", ".join(map(repr, labels)) or "none"
-                raise CosetError(f"The population has no label {missing[0]!r} to be conditioned on; it has {known}.")
+                names_of_labels = ", ".join(map(repr, labels)) or "none"
+                raise CosetError(
+                    f"The population has no label {missing[0]!r} to be conditioned on; it has {names_of_labels}."
+                )
         columns = {}
         for name in names:
             parts = [columns_of(labels[name]).cpu() for labels in populations]
             if len({part.shape[1] for part in parts}) > 1:
                 raise CosetError(f"The label {name!r} has more numbers in one population than in another.")
             columns[name] = torch.cat(parts)
-        joined = torch.cat(list(columns.values()), 1).double()
-        std = joined.std(0, correction=0)
+        matrix = torch.cat(list(columns.values()), 1).double()
+        std = matrix.std(0, correction=0)
         return cls(
             {name: x.shape[1] for name, x in columns.items()},
-            joined.mean(0).float(),
+            matrix.mean(0).float(),
             torch.where(std > 0, std, 1.0).float(),
         )
 
@@ -61,8 +63,8 @@ class Conditions:
         """name -> [n, size], of a value for each name: a number for all networks, or [n] or [n, size] for each."""
         odd = [name for name in values if name not in self.sizes] + [name for name in self.sizes if name not in values]
         if odd:
-            wanted = ", ".join(map(repr, self.sizes))
-            raise CosetError(f"This flow is conditioned on {wanted}: give a value for each of them and nothing else.")
+            names = ", ".join(map(repr, self.sizes))
+            raise CosetError(f"This flow is conditioned on {names}: give a value for each of them and nothing else.")
         columns = {}
         for name, size in self.sizes.items():
             x = torch.as_tensor(values[name], dtype=torch.float32, device=self.mean.device)

@@ -7,9 +7,7 @@ from torch import Tensor
 
 from coset.assignment import solve_many
 from coset.core.errors import CosetError
-from coset.flow.base import Base
-from coset.flow.matching import Coupling
-from coset.flow.space import Space
+from coset.flow.coordinates import BaseDistribution, Coupling, Space
 from coset.weightspace.graph import Wiring, neural_graph
 from coset.weightspace.unit_transformer import TokenLayout
 
@@ -31,7 +29,7 @@ class Transport(Coupling):
         how many networks are matched together
     """
 
-    def __init__(self, ends: Tensor, conditions: Tensor | None, base: Base, group: int) -> None:
+    def __init__(self, ends: Tensor, conditions: Tensor | None, base: BaseDistribution, group: int) -> None:
         super().__init__(ends, conditions)
         self.base, self.group = base, group
         self._table = torch.empty_like(ends)
@@ -63,8 +61,8 @@ class Transport(Coupling):
         """[g, n, D] the starts of each group in the order of the ends that they belong to."""
         if self._units is not None:
             return self._units.matched(starts, ends)
-        chosen = solve_many(squared_distances(self.base.space, ends, starts), maximize=False).permutation
-        return _taken(starts, chosen.to(starts.device))
+        order = solve_many(squared_distances(self.base.space, ends, starts), maximize=False).permutation
+        return _ordered(starts, order.to(starts.device))
 
 
 def squared_distances(space: Space, x: Tensor, y: Tensor) -> Tensor:
@@ -79,9 +77,9 @@ def squared_distances(space: Space, x: Tensor, y: Tensor) -> Tensor:
     return total + torch.cdist(x[..., begin:], y[..., begin:]).square()
 
 
-def _taken(x: Tensor, chosen: Tensor) -> Tensor:
-    """x_g,chosen[g, i] of x [g, n, D]."""
-    return x.gather(1, chosen.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
+def _ordered(x: Tensor, order: Tensor) -> Tensor:
+    """x_g,order[g, i] of x [g, n, D]."""
+    return x.gather(1, order.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
 
 
 class UnitDistances:
@@ -116,15 +114,15 @@ class UnitDistances:
         """layer -> [g, n, m, units, units] of each unit of x_gi beside each of y_gj; and [g, n, m] of the rest."""
         (units, rest), (others, other_rest) = self._tokens(x.flatten(0, 1)), self._tokens(y.flatten(0, 1))
         g, n, m = len(x), x.shape[1], y.shape[1]
-        found: dict[str, Tensor] = {}
+        costs: dict[str, Tensor] = {}
         for name, own in units.items():
             direction, h = self._round[name], own.shape[1]
             a, b = (z.reshape(g, -1, z.shape[-1]) for z in (own, others[name]))
             flat = torch.cdist(a[..., ~direction], b[..., ~direction]).square()
             if bool(direction.any()):
                 flat = flat + (a[..., direction] @ b[..., direction].mT).clamp(-1, 1).acos().square()
-            found[name] = flat.reshape(g, n, h, m, h).transpose(2, 3)
-        return found, torch.cdist(rest.reshape(g, n, -1), other_rest.reshape(g, m, -1)).square()
+            costs[name] = flat.reshape(g, n, h, m, h).transpose(2, 3)
+        return costs, torch.cdist(rest.reshape(g, n, -1), other_rest.reshape(g, m, -1)).square()
 
     def matched(self, starts: Tensor, ends: Tensor) -> Tensor:
         """[g, n, D] a start for each end, with units in the order that brings it closest: the least total distance."""
@@ -135,15 +133,15 @@ class UnitDistances:
             solved = solve_many(cost.flatten(0, 2), maximize=False)
             total += solved.value.view_as(total)
             orders[name] = solved.permutation.view(*cost.shape[:4])
-        chosen = solve_many(total, maximize=False).permutation.to(starts.device)
-        # Of each pair that was chosen, the order of units.
-        picked = {
-            name: p.gather(2, chosen.to(p.device)[..., None, None].expand(-1, -1, 1, p.shape[-1])).flatten(0, 2)
+        partner = solve_many(total, maximize=False).permutation.to(starts.device)
+        # Of each pair, the order of units.
+        permutations = {
+            name: p.gather(2, partner.to(p.device)[..., None, None].expand(-1, -1, 1, p.shape[-1])).flatten(0, 2)
             for name, p in orders.items()
         }
-        element = self.space.sym.element(picked)
+        element = self.space.sym.element(permutations)
         chart = self.space.manifold.chart
-        population = chart.state(_taken(starts, chosen).flatten(0, 1), self.space.single)
+        population = chart.state(_ordered(starts, partner).flatten(0, 1), self.space.single)
         return chart.coordinates(self.space.sym.act(element, population)).to(starts.dtype).view_as(starts)
 
 

@@ -15,10 +15,9 @@ from matplotlib.ticker import LogLocator, NullFormatter
 from torch import Tensor
 
 from coset import Collect
-from coset.flow.field import Architecture
-from coset.flow.fitting import Pairing, Plan
-from coset.flow.matching import Matching
-from coset.flow.space import Geometry
+from coset.flow.coordinates import Geometry
+from coset.flow.matching import CouplingName, FlowPlan, Matching
+from coset.flow.velocity_network import Architecture
 from coset.plot.palette import HUES
 from coset.populations.scores import scores
 from coset_papers.catalogue import exhibit
@@ -55,7 +54,7 @@ class FlowKind:
     """Which start belongs to which network, whether networks are aligned to the first, and what stands in tables."""
 
     title: str
-    coupling: Pairing
+    coupling: CouplingName
     align: bool | None
 
 
@@ -90,7 +89,7 @@ class CancerSizes:
     def recipe(self, geometry: Geometry, kind: str) -> FlowRecipe:
         """One of the flows."""
         how, ours = KINDS[kind], kind == OURS
-        plan = Plan(geometry, how.coupling, self.architecture, "velocity" if ours else "endpoint", align=how.align)
+        plan = FlowPlan(geometry, how.coupling, self.architecture, "velocity" if ours else "endpoint", align=how.align)
         learned = {"optimizer": "muon", "rate": None} if ours else {"times": "beta", "noise": 1e-3}
         return FlowRecipe(plan, replace(self.matching, **learned), outputs=ours)
 

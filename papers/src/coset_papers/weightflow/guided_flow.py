@@ -71,7 +71,7 @@ class GuidedFlow:
         def begin(kind: str) -> dict[str, Tensor]:
             if kind == FROM_SAMPLES:
                 return flow().sample(self.count, self.steps, generator=settings.generator()).states
-            return flow().fitted.base.states(self.count, settings.generator())
+            return flow().sampler.base.states(self.count, settings.generator())
 
         def trace(kind: str, rate: float) -> list[Record]:
             start = begin(kind)

@@ -15,9 +15,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from coset import Collect
-from coset.flow.field import Architecture
-from coset.flow.fitting import Plan
-from coset.flow.matching import Matching
+from coset.flow.matching import FlowPlan, Matching
+from coset.flow.velocity_network import Architecture
 from coset_papers.weightflow.published import FLOWS
 from coset_papers.weightflow.study import FlowRecipe, Subject
 
@@ -123,8 +122,8 @@ def hidden(subject: Subject) -> int:
 def _ours(architecture: Architecture, matching: Matching, briefer: Matching) -> dict[str, FlowRecipe]:
     """The Euclidean one is learned more briefly at scale paper; `Ablation` compares geometries at an equal budget."""
     return {
-        GEOMETRIC: FlowRecipe(Plan("geometric", "training", architecture), matching),
-        EUCLIDEAN: FlowRecipe(Plan("euclidean", "training", architecture), briefer),
+        GEOMETRIC: FlowRecipe(FlowPlan("geometric", "training", architecture), matching),
+        EUCLIDEAN: FlowRecipe(FlowPlan("euclidean", "training", architecture), briefer),
     }
 
 
@@ -132,9 +131,9 @@ def _theirs(architecture: Architecture, matching: Matching, longer: int) -> dict
     """End points are predicted, at times of Beta(1, 2), with noise on the path. longer: epochs of the best one."""
     plain = replace(matching, times="beta", noise=1e-3, function=0.0)
     plans = {
-        "Euclidean, OT": Plan("euclidean", "ot", architecture, "endpoint"),
-        "Normalized": Plan("normalized", "independent", architecture, "endpoint"),
-        "Geometric, OT": Plan("geometric", "ot", architecture, "endpoint"),
+        "Euclidean, OT": FlowPlan("euclidean", "ot", architecture, "endpoint"),
+        "Normalized": FlowPlan("normalized", "independent", architecture, "endpoint"),
+        "Geometric, OT": FlowPlan("geometric", "ot", architecture, "endpoint"),
     }
     best = max(FLOWS, key=FLOWS.__getitem__)
     epochs = {name: longer if name == best else matching.epochs for name in plans}
@@ -193,7 +192,7 @@ def _smoke() -> FlowSizes:
     subject = Subject("mlp:64-10-10", "digits", 256, training, fresh=64)
     units = Architecture("units", 32, 2, 4)
     brief = Matching(epochs=24, batch_size=64, optimizer="adam", rate=3e-3, warm_up=10, average=0.9)
-    base = FlowRecipe(Plan("geometric", "training", units), replace(brief, epochs=3))
+    base = FlowRecipe(FlowPlan("geometric", "training", units), replace(brief, epochs=3))
     return FlowSizes(
         subject=subject,
         ours=_ours(units, brief, brief),
@@ -234,10 +233,10 @@ def _short() -> FlowSizes:
     subject = Subject("mlp:64-10-10", "digits", 2048, training, fresh=256)
     units = Architecture("units", 128, 4)
     brief = Matching(epochs=40, optimizer="adam", rate=1e-3, warm_up=50)
-    base = FlowRecipe(Plan("geometric", "training", units), replace(brief, epochs=30))
+    base = FlowRecipe(FlowPlan("geometric", "training", units), replace(brief, epochs=30))
     # Weights between hidden units: 4,600 and 3,600 steps, more than a wider transformer could take in this time.
     inner = replace(brief, batch_size=64, optimizer="muon", rate=0.02, level=True)
-    narrow = FlowRecipe(Plan("geometric", "training", Architecture("units", 64, 4)), inner)
+    narrow = FlowRecipe(FlowPlan("geometric", "training", Architecture("units", 64, 4)), inner)
     forgetting = replace(training, weight_decay=0.01)
     return FlowSizes(
         subject=subject,
@@ -291,7 +290,7 @@ def _paper() -> FlowSizes:
     slowly = replace(training, rate=0.03, weight_decay=0.005, schedule="onecycle")
     inner = replace(long, batch_size=256, optimizer="muon", rate=0.01, level=True, unseen=256)
     # 4,000 steps.
-    smaller = Plan("geometric", "training", Architecture("units", 256, 6, heads=4))
+    smaller = FlowPlan("geometric", "training", Architecture("units", 256, 6, heads=4))
     base = FlowRecipe(smaller, replace(long, epochs=84))
     relational = Architecture("relational", 32, 5)
     return FlowSizes(

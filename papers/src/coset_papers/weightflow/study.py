@@ -16,10 +16,9 @@ from coset import Collect, Epoch, Population, Symmetry, collect, data, on_epoch,
 from coset.core import state as states
 from coset.core.files import write_json
 from coset.data import DataSet
-from coset.flow.base import Base, normal_starts
-from coset.flow.fitting import Plan
+from coset.flow.coordinates import BaseDistribution, normal_starts
 from coset.flow.flow import Flow
-from coset.flow.matching import Matching
+from coset.flow.matching import FlowPlan, Matching
 from coset.populations.diversity import diversity
 from coset.populations.model_averages import model_averages
 from coset.populations.novelty import Novelty, novelty
@@ -63,7 +62,7 @@ class Subject:
         """Training and test examples on the device."""
         return _images(self.data, self.examples, settings.device)
 
-    def starts(self) -> Base:
+    def starts(self) -> BaseDistribution:
         """What networks are before training."""
         return normal_starts(self.build(), self.sym, self.deviation)
 
@@ -121,7 +120,7 @@ class FlowRecipe:
     when None.
     """
 
-    plan: Plan
+    plan: FlowPlan
     matching: Matching
     outputs: bool = True
     networks: int | None = None
@@ -158,7 +157,7 @@ class FlowRecipe:
         cost = {
             "minutes": seconds / 60,
             "errors": {name: last[name] for name in ("loss", "unseen") if name in last},
-            "parameters": sum(p.numel() for p in flow.fitted.field.network.parameters()),
+            "parameters": sum(p.numel() for p in flow.sampler.field.network.parameters()),
             "memory": spent(seconds),
         }
         write_json(folder / COST, cost)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coset import HMC, MAP, VI, DeepEnsemble
-from coset.flow.field import Architecture
-from coset.flow.fitting import Plan
-from coset.flow.matching import Matching
-from coset.flow.space import Geometry
+from coset.flow.coordinates import Geometry
+from coset.flow.matching import FlowPlan, Matching
+from coset.flow.velocity_network import Architecture
 from coset_papers.weightflow.posterior.annealing import Annealing
 from coset_papers.weightflow.posterior.regression import BayesianRegression, ChainFlowRecipe
 
@@ -58,13 +57,13 @@ def _ensemble(members: int, epochs: int) -> DeepEnsemble:
 
 def _flow(geometry: Geometry, width: int, epochs: int, batch: int, group: int) -> ChainFlowRecipe:
     """Of a few units."""
-    plan = Plan(geometry, "ot", Architecture(width=width, depth=3, heads=4), group=group)
+    plan = FlowPlan(geometry, "ot", Architecture(width=width, depth=3, heads=4), group=group)
     return ChainFlowRecipe(plan, Matching(epochs, batch, 2e-3, "adam", warm_up=100, average=0.995, function=1.0))
 
 
 def _wide_flow(geometry: Geometry) -> ChainFlowRecipe:
     """Of many units, whose outputs must add up: errors of outputs count more. Each start has its units matched."""
-    plan = Plan(geometry, "ot", Architecture(width=128, depth=4, heads=4), group=1)
+    plan = FlowPlan(geometry, "ot", Architecture(width=128, depth=4, heads=4), group=1)
     return ChainFlowRecipe(plan, Matching(120, 512, 0.01, average=0.998, function=10.0, precision="tf32"))
 
 

@@ -74,8 +74,8 @@ def log_target(problem: BayesianRegression, flow: Flow, population: State, setti
     if flow.plan.geometry == "euclidean":
         log = log_posterior(population, model, train, problem.prior_std, problem.noise)
     else:
-        room = flow.fitted.space
-        x = flow.fitted.encode(population)
+        room = flow.sampler.space
+        x = flow.sampler.encode(population)
         prior = quotient_log_prior(x, room.ends, problem.sym, room.template, problem.prior_std)
         log = log_likelihood(population, model, train, problem.noise) + prior
     canonical = problem.canonical_signs(population)

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from coset import HMC, Ensemble, Epoch, Symmetry, data, fit, on_epoch, symmetry, zoo
 from coset.core.state import State
 from coset.data import Split
-from coset.flow.fitting import Plan
 from coset.flow.flow import Flow
-from coset.flow.matching import Matching
+from coset.flow.matching import FlowPlan, Matching
 from coset.weightspace.gauge import exact, signs
 from coset_papers.ledger import seconds_of
 from coset_papers.rossi2023.snelson import sine
@@ -120,7 +119,7 @@ class BayesianRegression:
 class ChainFlowRecipe:
     """A flow and how it is learned; errors of outputs count as much as `matching` says."""
 
-    plan: Plan
+    plan: FlowPlan
     matching: Matching
 
     def learned(self, settings: Settings, problem: BayesianRegression) -> tuple[Flow, float]:

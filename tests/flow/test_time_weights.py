@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from coset.flow.matching import INTERVALS, Levels
+from coset.flow.time_weights import INTERVALS, TimeWeights
 
 
 def test_errors_of_all_times_come_to_count_one() -> None:
     generator = torch.Generator().manual_seed(0)
-    levels = Levels(torch.device("cpu"))
+    levels = TimeWeights(torch.device("cpu"))
     for _ in range(300):
         time = torch.rand(64, generator=generator)
         errors = (1 + 50 * (time < 1 / INTERVALS)) * (0.5 + torch.rand(64, generator=generator))
@@ -20,10 +20,10 @@ def test_errors_of_all_times_come_to_count_one() -> None:
 
 
 def test_the_first_errors_are_their_own_measure() -> None:
-    levels = Levels(torch.device("cpu"))
+    levels = TimeWeights(torch.device("cpu"))
     assert levels(torch.tensor([0.1, 0.9]), torch.tensor([4.0, 0.25])).tolist() == [0.25, 4.0]
 
 
 def test_an_error_of_zero_has_a_finite_weight() -> None:
-    levels = Levels(torch.device("cpu"))
+    levels = TimeWeights(torch.device("cpu"))
     assert bool(levels(torch.tensor([0.3]), torch.zeros(1)).isfinite().all())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coset.core.checks import check_choices, check_positive
 from coset.core.errors import CosetError
-from coset.flow.space import Space
+from coset.flow.coordinates import Space
 from coset.weightspace.graph import NeuralGraph, Wiring, neural_graph
 from coset.weightspace.pna import PNA
 from coset.weightspace.relational import RelationalTransformer
@@ -21,9 +21,22 @@ from coset.weightspace.unit_transformer import UnitTransformer
 
 @dataclass(frozen=True)
 class Architecture:
-    """kind: "units" has one token a hidden unit, "relational" and "pna" a node for every unit, inputs too.
+    """The network that computes the velocities of a flow.
 
-    heads: of "units". recompute: less memory for a third more time, of the other two.
+    Args:
+        kind: "units" has one token a hidden unit, "relational" and "pna" a node for every unit, inputs too.
+        width: Features of a token or node.
+        depth: Layers.
+        heads: Of attention, for "units"; the width is a multiple of them.
+        recompute: Whether to take a third more time for less memory, for the other two.
+
+    Raises:
+        CosetError: If a number is not positive, or the width no multiple of the heads.
+
+    Example:
+        >>> flow = coset.Flow(sym, architecture=coset.Architecture(width=64, depth=3, heads=4))
+        >>> flow.plan.architecture.depth
+        3
     """
 
     kind: Literal["units", "relational", "pna"] = "units"
@@ -39,11 +52,16 @@ class Architecture:
             raise CosetError(f"Architecture: width must be a multiple of heads, unlike {self.width} of {self.heads}.")
 
     def build(self, wiring: Wiring, condition: int) -> nn.Module:
-        """A network for conditions of so many numbers, from torch's global generator."""
+        """A network from torch's global generator.
+
+        Args:
+            wiring: Of the networks that flow.
+            condition: How many numbers a condition has.
+        """
         if self.kind == "units":
             return UnitTransformer(wiring, self.width, self.depth, self.heads, condition=condition)
-        made = RelationalTransformer if self.kind == "relational" else PNA
-        return made(wiring, self.width, self.depth, condition=condition, recompute=self.recompute)
+        network = RelationalTransformer if self.kind == "relational" else PNA
+        return network(wiring, self.width, self.depth, condition=condition, recompute=self.recompute)
 
 
 NUMBERS = 2**22  # of networks that are looked at at a time
@@ -98,8 +116,8 @@ def _mean(x: Tensor, alike: list[int], around: Tensor | None = None) -> Tensor:
     sums = []
     for part in torch.split(x, max(NUMBERS // x[0].numel(), 1)):
         wide = part.double()
-        counted = wide if around is None else (wide - around).square()
-        sums.append(counted.sum(alike, keepdim=True)[0])
+        values = wide if around is None else (wide - around).square()
+        sums.append(values.sum(alike, keepdim=True)[0])
     return torch.stack(sums).sum(0) / math.prod(x.shape[d] for d in alike)
 
 
@@ -135,7 +153,7 @@ class GraphMap(Protocol):
     def __call__(self, graph: NeuralGraph, time: Tensor, condition: Tensor | None = None) -> NeuralGraph: ...
 
 
-class Field(nn.Module):
+class VelocityNetwork(nn.Module):
     """(x [n, D], t [n], condition [n, k]) -> v [n, D], tangent to the manifold of the space.
 
     Of a network F on standardised graphs: v = S F(x, t), or, where it predicts the end point, x_1 = x + S F(x, t) and
@@ -163,16 +181,16 @@ class Field(nn.Module):
             return manifold.exp(x, (1 - time).unsqueeze(-1) * self(x, time, condition))
         return manifold.project(x + self._change(x, time, condition))
 
-    def on(self, space: Space) -> Field:
+    def on(self, space: Space) -> VelocityNetwork:
         """The same field for networks of another width."""
-        return Field(space, self.network, self.standardize, self.predict)
+        return VelocityNetwork(space, self.network, self.standardize, self.predict)
 
     def _change(self, x: Tensor, time: Tensor, condition: Tensor | None) -> Tensor:
         chart = self.space.manifold.chart
         population = chart.state(x, self.space.single)
         graph = self.standardize(neural_graph(population, self._wiring))
-        moved = self.standardize.spread(self.network(graph, time, condition))
-        return chart.velocity({name: v.to(x.dtype) for name, v in moved.state(population).items()})
+        change = self.standardize.spread(self.network(graph, time, condition))
+        return chart.velocity({name: v.to(x.dtype) for name, v in change.state(population).items()})
 
 
 def units(space: Space, standardize: Standardize) -> Tensor:

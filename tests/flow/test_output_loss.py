@@ -9,9 +9,8 @@ import coset
 from coset import zoo
 from coset.core import state as states
 from coset.data import Split
-from coset.flow.base import Base
-from coset.flow.function_error import FunctionError
-from coset.flow.space import Geometry, space
+from coset.flow.coordinates import BaseDistribution, Geometry, space
+from coset.flow.output_loss import OutputLoss
 
 
 @pytest.mark.parametrize("geometry", ["euclidean", "geometric"])
@@ -21,11 +20,11 @@ def test_it_is_the_second_order_change_of_the_predictions(geometry: Geometry, cl
     model = zoo.build("mlp:4-3-2").double()
     template = states.of(model)
     own = space(coset.symmetry(model, (torch.randn(2, 4, dtype=torch.float64),)), template, geometry)
-    base = Base(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
+    base = BaseDistribution(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
     inputs = torch.randn(9, 4, dtype=torch.float64)
     ends = base.draw(5).double()
     error = own.manifold.tangent(ends, torch.randn(ends.shape, dtype=torch.float64))
-    measure = FunctionError(copy.deepcopy(model).float(), own, inputs.float(), classes, 9)
+    measure = OutputLoss(copy.deepcopy(model).float(), own, inputs.float(), classes, 9)
     step = 1e-4
 
     def outputs(x: torch.Tensor) -> torch.Tensor:
@@ -44,10 +43,10 @@ def test_the_whole_velocity_counts_as_one() -> None:
     torch.manual_seed(0)
     model = zoo.build("mlp:4-3-2")
     own = space(coset.symmetry(model, zoo.example_input(model)), states.of(model), "euclidean")
-    base = Base(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
+    base = BaseDistribution(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
     starts, ends = base.draw(30), base.draw(30)
     split = Split(torch.randn(40, 4), torch.randint(2, (40,)))
-    measure = FunctionError.of(model, own, split, starts, ends)
+    measure = OutputLoss.along(model, own, split, starts, ends)
     points = torch.lerp(starts, ends, torch.linspace(0, 1, 30)[:, None])
     assert float(measure(points, ends - starts, split.inputs).mean()) == pytest.approx(1.0, rel=1e-4)
     assert float(measure(points, 0.5 * (ends - starts), split.inputs).mean()) == pytest.approx(0.25, rel=1e-4)
@@ -57,9 +56,9 @@ def test_gradients_reach_the_error_and_not_the_network() -> None:
     torch.manual_seed(0)
     model = zoo.build("mlp:4-3-2")
     own = space(coset.symmetry(model, zoo.example_input(model)), states.of(model), "euclidean")
-    base = Base(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
+    base = BaseDistribution(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
     ends, error = base.draw(3), base.draw(3).requires_grad_()
     inputs = torch.randn(6, 4)
-    FunctionError(model, own, inputs, True, 6)(ends, error, inputs).sum().backward()  # type: ignore[no-untyped-call]
+    OutputLoss(model, own, inputs, True, 6)(ends, error, inputs).sum().backward()  # type: ignore[no-untyped-call]
     assert error.grad is not None and bool((error.grad != 0).any())
     assert all(p.grad is None for p in model.parameters())

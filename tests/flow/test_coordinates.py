@@ -10,8 +10,7 @@ import coset
 from coset import zoo
 from coset.core import state as states
 from coset.core.errors import CosetError
-from coset.flow.base import Base, initial_base, measured_base
-from coset.flow.space import Geometry, Space, space
+from coset.flow.coordinates import BaseDistribution, Geometry, Space, initial_base, measured_base, space
 from coset.weightspace import sphere
 
 GEOMETRIES: tuple[Geometry, ...] = ("euclidean", "normalized", "geometric")
@@ -57,7 +56,7 @@ def test_many_networks_are_looked_at_some_at_a_time(geometry: Geometry, monkeypa
     own, given = room("mlp:6-5-3", geometry), population("mlp:6-5-3", 7)
     x = own.encode(given)
     base = measured_base(own, x)
-    monkeypatch.setattr("coset.flow.space.COORDINATES", 3 * own.ends.size)
+    monkeypatch.setattr("coset.flow.coordinates.COORDINATES", 3 * own.ends.size)
     assert own.at_once == 3
     assert torch.equal(own.encode(given), x)
     again, made = measured_base(own, x), own.ends.state(x.double(), own.template)
@@ -79,7 +78,7 @@ def test_draws_have_the_moments_of_each_tensor(geometry: Geometry) -> None:
     own = room("mlp:20-8-4", geometry)
     names = list(own.ends.chart.shapes)
     stds = dict(zip(names, (0.3, 0.2, 0.5, 0.1), strict=True))
-    base = Base(own, {"layers.1.bias": 2.0}, stds)
+    base = BaseDistribution(own, {"layers.1.bias": 2.0}, stds)
     drawn = base.states(4000, torch.Generator().manual_seed(0))
     for name in names:
         if name == "layers.0.weight" and geometry != "euclidean":
@@ -92,7 +91,7 @@ def test_draws_have_the_moments_of_each_tensor(geometry: Geometry) -> None:
 
 def test_the_density_of_the_base_is_that_of_its_parts() -> None:
     own = room("mlp:3-2-2", "geometric")
-    base = Base(own, {"layers.0.bias": 0.5}, dict.fromkeys(own.ends.chart.shapes, 0.7))
+    base = BaseDistribution(own, {"layers.0.bias": 0.5}, dict.fromkeys(own.ends.chart.shapes, 0.7))
     x = base.draw(6, torch.Generator().manual_seed(0))
     given = own.decode(x)
     normal = torch.distributions.Normal(0.0, 0.7)
@@ -109,7 +108,7 @@ def test_the_density_of_the_base_is_that_of_its_parts() -> None:
 
 def test_a_normalized_flow_has_no_density() -> None:
     own = room("mlp:3-2-2", "normalized")
-    base = Base(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
+    base = BaseDistribution(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
     with pytest.raises(CosetError, match="has no density"):
         base.log_prob(base.draw(2))
 
@@ -117,13 +116,13 @@ def test_a_normalized_flow_has_no_density() -> None:
 def test_a_base_without_deviations_is_refused() -> None:
     own = room("mlp:3-2-2", "euclidean")
     with pytest.raises(CosetError, match=r"positive deviation for 'layers\.0\.weight'"):
-        Base(own, {}, {})
+        BaseDistribution(own, {}, {})
 
 
 def test_a_measured_base_is_that_of_the_networks() -> None:
     own = room("mlp:30-6-4", "euclidean")
     stds = dict(zip(own.ends.chart.shapes, (0.3, 0.2, 0.5, 0.1), strict=True))
-    base = Base(own, {"layers.0.bias": -1.0}, stds)
+    base = BaseDistribution(own, {"layers.0.bias": -1.0}, stds)
     found = measured_base(own, base.draw(3000, torch.Generator().manual_seed(0)))
     assert found.stds == pytest.approx(stds, rel=0.03)
     assert found.means["layers.0.bias"] == pytest.approx(-1.0, abs=0.02)
@@ -140,7 +139,7 @@ def test_the_initial_base_has_the_spread_of_fresh_models() -> None:
 
 def test_draws_on_the_same_generator_are_the_same_and_of_another_width_fit() -> None:
     own, wide = room("mlp:6-5-3", "geometric"), room("mlp:6-9-3", "geometric")
-    base = Base(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
+    base = BaseDistribution(own, {}, dict.fromkeys(own.ends.chart.shapes, 1.0))
     one, two = (base.draw(3, torch.Generator().manual_seed(7)) for _ in range(2))
     assert torch.equal(one, two)
     assert base.on(wide).states(3)["layers.0.weight"].shape == (3, 9, 6)

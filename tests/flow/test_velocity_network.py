@@ -7,9 +7,8 @@ from torch import Tensor
 import coset
 from coset import zoo
 from coset.core import state as states
-from coset.flow.base import Base
-from coset.flow.field import Architecture, Field, Prediction, Standardize, units
-from coset.flow.space import Geometry, Space, space
+from coset.flow.coordinates import BaseDistribution, Geometry, Space, space
+from coset.flow.velocity_network import Architecture, Prediction, Standardize, VelocityNetwork, units
 from coset.weightspace.graph import Wiring, neural_graph
 
 
@@ -18,10 +17,12 @@ def room(spec: str, geometry: Geometry) -> Space:
     return space(coset.symmetry(model, zoo.example_input(model)), states.of(model), geometry)
 
 
-def made(own: Space, predict: Prediction = "velocity", kind: str = "units") -> tuple[Field, Tensor]:
+def made(own: Space, predict: Prediction = "velocity", kind: str = "units") -> tuple[VelocityNetwork, Tensor]:
     """A field with weights that are not those of the start, where most say nothing, and points to look at."""
     wiring = Wiring.of(own.sym, own.template)
-    base = Base(own, {"layers.0.bias": 0.3}, {name: 0.2 + 0.1 * k for k, name in enumerate(own.ends.chart.shapes)})
+    base = BaseDistribution(
+        own, {"layers.0.bias": 0.3}, {name: 0.2 + 0.1 * k for k, name in enumerate(own.ends.chart.shapes)}
+    )
     x = base.draw(4, torch.Generator().manual_seed(0))
     standardize = Standardize(wiring)
     standardize.measure(neural_graph(own.decode(base.draw(500)), wiring))
@@ -29,7 +30,7 @@ def made(own: Space, predict: Prediction = "velocity", kind: str = "units") -> t
     with torch.no_grad():
         for p in network.parameters():
             p.add_(0.05 * torch.randn(p.shape))
-    return Field(own, network, standardize, predict), x
+    return VelocityNetwork(own, network, standardize, predict), x
 
 
 @pytest.mark.parametrize("spec", ["mlp:6-5-3", "mlp:6-5-4-3"])
@@ -71,7 +72,7 @@ def test_a_field_takes_networks_of_another_width() -> None:
     torch.manual_seed(0)
     field, _ = made(room("mlp:6-5-3", "geometric"))
     wide = room("mlp:6-11-3", "geometric")
-    base = Base(wide, {}, dict.fromkeys(wide.ends.chart.shapes, 1.0))
+    base = BaseDistribution(wide, {}, dict.fromkeys(wide.ends.chart.shapes, 1.0))
     v = field.on(wide)(base.draw(3), torch.rand(3))
     assert v.shape == (3, wide.manifold.size)
     assert v.isfinite().all()
@@ -81,7 +82,9 @@ def test_standardised_graphs_have_mean_zero_and_deviation_one() -> None:
     torch.manual_seed(0)
     own = room("mlp:6-5-3", "euclidean")
     wiring = Wiring.of(own.sym, own.template)
-    base = Base(own, {"layers.0.bias": 3.0}, {name: 0.2 + 0.1 * k for k, name in enumerate(own.ends.chart.shapes)})
+    base = BaseDistribution(
+        own, {"layers.0.bias": 3.0}, {name: 0.2 + 0.1 * k for k, name in enumerate(own.ends.chart.shapes)}
+    )
     graph = neural_graph(base.states(2000), wiring)
     standardize = Standardize(wiring)
     standardize.measure(graph)
@@ -100,7 +103,7 @@ def test_statistics_of_many_networks_are_taken_some_at_a_time(monkeypatch: pytes
     graph = neural_graph({name: 1 + torch.randn(50, *x.shape) for name, x in own.template.items()}, wiring)
     whole, parts = Standardize(wiring), Standardize(wiring)
     whole.measure(graph)
-    monkeypatch.setattr("coset.flow.field.NUMBERS", 100)
+    monkeypatch.setattr("coset.flow.velocity_network.NUMBERS", 100)
     parts.measure(graph)
     for (name, one), other in zip(whole.named_parameters(), parts.parameters(), strict=True):
         assert torch.allclose(one, other, rtol=1e-6), name

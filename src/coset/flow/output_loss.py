@@ -12,19 +12,21 @@ import torch
 from torch import Tensor, nn
 from torch.func import jvp, vmap
 
-from coset.core.errors import ModelError
+from coset.core.errors import CosetError, ModelError
 from coset.core.functional import functional_call
-from coset.data import Split
-from coset.flow.space import Space
+from coset.data import Data, Split, as_split
+from coset.flow.coordinates import BaseDistribution, Space, TrainingSet
 from coset.populations.population_outputs import WeightsFirst
 from coset.solutions.likelihood import Classification, likelihood_of
-from coset.training.folder import digest
+from coset.training.folder import digest as digest_of
+from coset.training.network import check_call
 
 INPUTS = 64  # that errors are measured on in a step
+PAIRS = 256  # paths whose outputs are measured
 
 
 @dataclass(frozen=True, eq=False)
-class FunctionError:
+class OutputLoss:
     """E e^T G e, with the Fisher information G of the network where the path is predicted to end.
 
     G = E_x J(x)^T H J(x), J the derivative of the outputs in the weights, H = diag(p) - p p^T for classes and 1 for
@@ -44,7 +46,25 @@ class FunctionError:
     scale: float = 1.0
 
     @classmethod
-    def of(cls, model: nn.Module, space: Space, split: Split, starts: Tensor, ends: Tensor) -> FunctionError:
+    def of(
+        cls, own: TrainingSet, base: BaseDistribution, model: nn.Module | None, data: Data | None, widths: int
+    ) -> OutputLoss | None:
+        """On inputs of the data, in units of the paths to these networks; None without a model and data."""
+        if model is None and data is None:
+            return None
+        if model is None or data is None:
+            raise CosetError("Errors of outputs need both, a model and data.")
+        if widths > 1:
+            raise CosetError("Errors of outputs are those of one model: fit populations of several widths without it.")
+        split = as_split(data).to(own.ends.device)
+        check_call(model, split, own.ends.device)
+        ends = own.ends[:PAIRS]
+        generator = torch.Generator(ends.device).manual_seed(0)
+        starts = base.draw(len(ends), generator) if own.starts is None else own.starts[:PAIRS]
+        return cls.along(model, own.space, split, starts, ends)
+
+    @classmethod
+    def along(cls, model: nn.Module, space: Space, split: Split, starts: Tensor, ends: Tensor) -> OutputLoss:
         """On inputs of `split`, in units of the paths from `starts` to `ends`, [n, D] on its device."""
         classifies = isinstance(likelihood_of(split.targets), Classification)
         own = copy.deepcopy(model).to(starts.device).float().eval()
@@ -63,10 +83,10 @@ class FunctionError:
         return replace(error, scale=scale or 1.0)
 
     @property
-    def known(self) -> str:
+    def digest(self) -> str:
         """A digest of what it depends on: inputs, and the layers of the model."""
         layers = hashlib.sha256(repr(self.model).encode()).hexdigest()[:16]
-        return f"{layers} {digest([self.inputs])} {self.classifies}"
+        return f"{layers} {digest_of([self.inputs])} {self.classifies}"
 
     @cached_property
     def _untied(self) -> set[str]:
@@ -75,29 +95,29 @@ class FunctionError:
 
     def draw(self, generator: torch.Generator) -> Tensor:
         """[count, ...] inputs."""
-        chosen = torch.randint(len(self.inputs), (self.count,), generator=generator, device=self.inputs.device)
-        return self.inputs[chosen]
+        places = torch.randint(len(self.inputs), (self.count,), generator=generator, device=self.inputs.device)
+        return self.inputs[places]
 
     def __call__(self, end: Tensor, error: Tensor, inputs: Tensor) -> Tensor:
         """[n] the mean over inputs, of errors [n, D] at networks [n, D]."""
         chart, template = self.space.manifold.chart, self.space.single
         where = chart.state(end, template)
-        moved = chart.change(error, template)
+        change = chart.change(error, template)
         untied = {name: x for name, x in template.items() if name in self._untied}
         names = [name for name, x in untied.items() if x.is_floating_point()]
         others = {name: x for name, x in untied.items() if name not in names}
 
         def outputs(tensors: dict[str, Tensor]) -> Tensor:
-            found: Tensor = functional_call(self.model, {**others, **tensors}, (inputs,))
-            return found
+            values: Tensor = functional_call(self.model, {**others, **tensors}, (inputs,))
+            return values
 
-        def changed(at: dict[str, Tensor], along: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-            moved = jvp(outputs, (at,), (along,))
-            return moved[0], moved[1]
+        def derivative(at: dict[str, Tensor], along: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
+            both = jvp(outputs, (at,), (along,))
+            return both[0], both[1]
 
-        call: Callable[..., tuple[Tensor, Tensor]] = vmap(changed)
+        call: Callable[..., tuple[Tensor, Tensor]] = vmap(derivative)
         with WeightsFirst():
-            logits, changes = call({name: where[name] for name in names}, {name: moved[name] for name in names})
+            logits, changes = call({name: where[name] for name in names}, {name: change[name] for name in names})
         if not self.classifies:
             return changes.square().flatten(1).mean(1) / self.scale
         p = logits.detach().softmax(-1)
