@@ -72,6 +72,13 @@ def test_a_population_is_aligned_like_its_members(name: str) -> None:
     assert states.allclose(moved[1], members[1])
 
 
+def test_a_population_object_is_its_states() -> None:
+    model, sym = network("mlp")
+    population = states.stack([random_state(model, k) for k in range(4)])
+    as_object, as_state = (coset.align_many(x, sym) for x in (coset.Population(population), population))
+    assert torch.equal(as_object.objective, as_state.objective)
+
+
 def test_a_population_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     model, sym = network("mlp")
     population = states.stack([random_state(model, k) for k in range(7)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
-from typing import overload
+from typing import Protocol, overload, runtime_checkable
 
 import torch
 from torch import nn
@@ -13,21 +13,19 @@ from torch import nn
 from coset.alignment.driver import Match
 from coset.alignment.many import ManyMatch, joint, star
 from coset.alignment.method import AlignmentTask, AlignMethod, Cost, mean_of
-from coset.alignment.methods import METHODS as METHODS
+from coset.alignment.methods import METHODS
 from coset.alignment.population import PopulationMatch, align_population
 from coset.alignment.rescaling import match_with_factors
 from coset.core import state as states
-from coset.core.checkpoint import LazyState
+from coset.core.checkpoint import LazyState, check_finite
 from coset.core.device import resolve
-from coset.core.errors import CosetError, StateError
+from coset.core.errors import CosetError
 from coset.core.progress import Progress
-from coset.core.state import State, StateLike, check, is_finite, refuse_layout, refuse_names
+from coset.core.state import State, StateLike, check, refuse_layout, refuse_names
 from coset.data import Data
 from coset.solutions.as_solution import with_order
 from coset.solutions.solution import Solution
 from coset.symmetries.symmetry import Symmetry
-
-Method = str | AlignMethod
 
 
 def align(
@@ -85,13 +83,22 @@ def align(
     task = replace(
         task, model=model, data=data, restarts=restarts, generator=generator, greedy=greedy, progress=progress
     )
-    chosen = as_method(method)
-    return match_with_factors(chosen, task) if scale else chosen.match(task)
+    aligner = as_method(method)
+    return match_with_factors(aligner, task) if scale else aligner.match(task)
+
+
+@runtime_checkable
+class HasStates(Protocol):
+    """A `coset.Population`, as far as this room knows it."""
+
+    @property
+    def states(self) -> State:
+        """Its networks, with a leading dimension."""
 
 
 @overload
 def align_many(
-    solutions: State,
+    solutions: State | HasStates,
     sym: Symmetry,
     reference: StateLike | int | None = None,
     method: str | AlignMethod = "auto",
@@ -120,7 +127,7 @@ def align_many(
 
 
 def align_many(
-    solutions: Sequence[StateLike] | State,
+    solutions: Sequence[StateLike] | State | HasStates,
     sym: Symmetry,
     reference: StateLike | int | None = None,
     method: str | AlignMethod = "auto",
@@ -137,7 +144,7 @@ def align_many(
     until the sum over all pairs stops rising; the first stays where it is.
 
     Args:
-        solutions: Solutions, states or modules; or a population, a state with one leading dimension, whose members
+        solutions: Solutions, states or modules; or a `Population`, or a state with one leading dimension, whose members
             are aligned in batches.
         sym: The symmetry of their model.
         reference: One that all are aligned to, or the number of one of them; of a population the first, if not given.
@@ -160,25 +167,27 @@ def align_many(
         >>> len(match.elements), match.objective > match.identity_objective
         (2, True)
     """
+    if isinstance(solutions, HasStates):
+        solutions = solutions.states
     if isinstance(solutions, Mapping):
         return _align_population(solutions, sym, reference, method, device)
     if not len(solutions):
         raise CosetError("There are no solutions to align.")
-    chosen = as_method(method)
+    aligner = as_method(method)
     if reference is None:
         every = [with_order(one) for one in solutions]
         tasks = [_task(every[0], one, sym, device) for one in every]
-        if not (isinstance(chosen, Cost) and chosen.symmetric):
+        if not (isinstance(aligner, Cost) and aligner.symmetric):
             raise CosetError(
                 f"Solutions are aligned jointly by {', '.join(_joint_methods())}; give a reference for other methods."
             )
         task = replace(tasks[0], model=model, data=data, generator=generator, progress=progress)
-        return joint(every, chosen, task)
+        return joint(every, aligner, task)
     operands = [_operand(one) for one in solutions]
     target = operands[_index(reference, len(operands))] if isinstance(reference, int) else _operand(reference)
     tasks = [_task(target, one, sym, device) for one in operands]
     settings = replace(tasks[0], model=model, data=data, generator=generator)
-    return star([replace(settings, second=task.second) for task in tasks], chosen, progress)
+    return star([replace(settings, second=task.second) for task in tasks], aligner, progress)
 
 
 def as_method(method: str | AlignMethod) -> AlignMethod:
@@ -227,19 +236,12 @@ def _check_one_by_one(a: State, b: State, sym: Symmetry) -> None:
     refuse_names(missing, [name for name in b if sym.tied.get(name, name) not in owners[0]], second)
     for name in a:
         x = a[name]
-        _refuse_infinite(name, x, first)
+        check_finite({name: x}, [name], first)
         if name in b:
             y = b[name]
             refuse_layout(name, y, x, second)
-            _refuse_infinite(name, y, second)
-    for name in b:
-        if name not in a:
-            _refuse_infinite(name, b[name], second)
-
-
-def _refuse_infinite(name: str, x: torch.Tensor, where: str) -> None:
-    if not is_finite(x):
-        raise StateError(f"Tensor '{name}' in {where} has NaN or infinite values.")
+            check_finite({name: y}, [name], second)
+    check_finite(b, [name for name in b if name not in a], second)
 
 
 def _place(state: State, otherwise: str) -> str:

@@ -35,7 +35,7 @@ class PopulationMatch(Shown):
         seconds: The time it took.
 
     Example:
-        >>> match = coset.align_many(population.states, sym)
+        >>> match = coset.align_many(population, sym)
         >>> bool((match.objective >= match.identity_objective).all())
         True
     """

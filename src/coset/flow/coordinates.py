@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from coset.alignment.align import align_many
-from coset.alignment.population import PopulationMatch
 from coset.core import state as states
 from coset.core.errors import CosetError, StateError
 from coset.core.show import Shown, Table
@@ -431,7 +430,6 @@ def _aligned(population: State, room: Space) -> State:
     if room.geometry != "euclidean":
         return canonicalize(population, room.sym, reference).state
     match = align_many(population, room.sym, reference)
-    assert isinstance(match, PopulationMatch)
     return room.sym.act(match.element.to(next(iter(population.values())).device), population)
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from coset.alignment.align import METHODS, Method as AlignMethod, align as match
+from coset.alignment.align import align as match, as_method
+from coset.alignment.method import AlignMethod
 from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError
@@ -47,7 +48,7 @@ def find_curve(
     data: Data,
     method: Connect | None = None,
     *,
-    align: bool | AlignMethod = True,
+    align: bool | str | AlignMethod = True,
     pam: bool | PAM = False,
     sym: Symmetry | None = None,
     seed: int = 0,
@@ -70,7 +71,7 @@ def find_curve(
     """
     settings = Connect() if method is None else method
     alternating = PAM() if pam is True else pam or None
-    matching: AlignMethod = "activations" if align is True else align or "auto"
+    matching: str | AlignMethod = "activations" if align is True else align or "auto"
     _check_options(settings, alternating, matching)
     check_run(1, checkpoint_seconds, seed)
     first, second = plain(with_order(a)), plain(with_order(b))
@@ -121,13 +122,12 @@ def find_curve(
     return curve
 
 
-def _check_options(settings: Connect, pam: PAM | None, matching: AlignMethod) -> None:
+def _check_options(settings: Connect, pam: PAM | None, matching: str | AlignMethod) -> None:
     if not isinstance(settings, Connect):
         raise CosetError(f"The method of a curve is a coset.Connect, not a {type(settings).__name__}.")
     if not (pam is None or isinstance(pam, PAM)):
         raise CosetError(f"pam is True, False or a coset.PAM, not {pam!r}.")
-    if isinstance(matching, str) and matching not in METHODS:
-        raise CosetError(f"There is no method {matching!r}; choose from {', '.join(METHODS)}.")
+    as_method(matching)
 
 
 def _known(q: Solution) -> str:
@@ -161,7 +161,7 @@ def _aligned(
     a: Dirac | Gaussian,
     b: Dirac | Gaussian,
     sym: Symmetry,
-    method: AlignMethod,
+    method: str | AlignMethod,
     model: nn.Module,
     split: Split,
     seed: int,

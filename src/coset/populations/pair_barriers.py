@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.alignment.align import align_many
-from coset.alignment.population import PopulationMatch, align_population
+from coset.alignment.population import align_population
 from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError
@@ -137,7 +137,6 @@ def pair_barriers(
     places = draw_pairs(states.size(networks), pairs, seed)
     target = reference if isinstance(reference, int) else as_state(reference, "the reference")
     match = align_many(networks, sym, target, device=where)
-    assert isinstance(match, PopulationMatch)
     framed = sym.act(match.element.to(where), networks)
     ends = scores(networks, model, split, noise).loss[places]
 

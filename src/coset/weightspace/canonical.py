@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from coset.alignment.align import METHODS, Method, align, align_many
-from coset.alignment.population import PopulationMatch
-from coset.core.errors import CosetError, StateError
+from coset.alignment.align import align, align_many, as_method
+from coset.alignment.method import AlignMethod
+from coset.core.errors import StateError
 from coset.core.state import State, check, refuse_names
 from coset.data import Data
 from coset.symmetries.group import Element
@@ -30,7 +30,7 @@ def canonicalize(
     state: State,
     sym: Symmetry,
     reference: State | None = None,
-    method: Method = "auto",
+    method: str | AlignMethod = "auto",
     *,
     model: nn.Module | None = None,
     data: Data | None = None,
@@ -49,8 +49,7 @@ def canonicalize(
     model, data
         what the methods "activations" and "sinkhorn" need
     """
-    if isinstance(method, str) and method not in METHODS:
-        raise CosetError(f"There is no method {method!r}; choose from {', '.join(METHODS)}.")
+    as_method(method)
     many = _population(check(state), sym)
     scaled = _scaled(state, sym)
     if reference is None:
@@ -60,9 +59,7 @@ def canonicalize(
             raise StateError("The reference of a canonical form is one state and not a population.")
         target = _scaled(reference, sym).state
         if many:
-            found = align_many(scaled.state, sym, target, method)
-            assert isinstance(found, PopulationMatch)
-            order = found.element
+            order = align_many(scaled.state, sym, target, method).element
         else:
             order = align(target, scaled.state, sym, method, model, data).element
         order = order.to(next(iter(scaled.state.values())).device)

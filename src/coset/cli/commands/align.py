@@ -60,9 +60,8 @@ def align(
 
     from coset.alignment.align import align as align_states
     from coset.cli import checkpoints, outputs
-    from coset.cli.function_change import function_change
     from coset.cli.model_spec import ModelSpec
-    from coset.cli.symmetric_model import check_named, symmetric_model
+    from coset.cli.symmetric_model import check_named, function_change, symmetric_model
     from coset.data import load
 
     spec = ModelSpec(model, args, input or (), symmetry, meta, device)
