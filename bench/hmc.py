@@ -26,7 +26,7 @@ UNITS, NOISE = 50, 0.3
 
 
 @dataclass(frozen=True)
-class Chains:
+class ChainSettings:
     """How many chains, how many draws of each after the warm-up, and leapfrog steps of a draw."""
 
     chains: int
@@ -39,14 +39,14 @@ class Chains:
 def main(
     device: DeviceOption = "cpu",
     numpyro: Annotated[bool, typer.Option("--numpyro", help="Also sample by numpyro.")] = False,
-    chains: Annotated[int, typer.Option(help="Chains side by side.", min=1)] = 4,
+    chains: Annotated[int, typer.Option(help="ChainSettings side by side.", min=1)] = 4,
     draws: Annotated[int, typer.Option(help="Draws of each chain.", min=1)] = 500,
     warm_up: Annotated[int, typer.Option(help="Draws before those.", min=0)] = 500,
     steps: Annotated[int, typer.Option(help="Leapfrog steps of a draw.", min=1)] = 128,
     out: Annotated[Path, typer.Option(help="Where the record is written.")] = Path("results/hmc-snelson.json"),
 ) -> None:
     """Sample, compare, and write the record."""
-    snelson, options = data.load("snelson"), Chains(chains, draws, warm_up, steps, device)
+    snelson, options = data.load("snelson"), ChainSettings(chains, draws, warm_up, steps, device)
     grid = snelson.test.inputs
     runs = {"coset HMC": ours(snelson.train, grid, options)}
     if numpyro:
@@ -70,7 +70,7 @@ def make() -> nn.Module:
     return nn.Sequential(nn.Linear(1, UNITS), nn.Tanh(), nn.Linear(UNITS, 1))
 
 
-def ours(train: data.Split, grid: Tensor, options: Chains) -> tuple[dict[str, Any], Tensor]:
+def ours(train: data.Split, grid: Tensor, options: ChainSettings) -> tuple[dict[str, Any], Tensor]:
     """`coset.HMC`."""
     method = coset.HMC(options.chains, options.draws, options.warm_up, options.steps, noise=NOISE)
     accepted: list[float] = []
@@ -90,7 +90,7 @@ def ours(train: data.Split, grid: Tensor, options: Chains) -> tuple[dict[str, An
     return record(outputs, seconds) | more, outputs
 
 
-def theirs(train: data.Split, grid: Tensor, options: Chains, *, nuts: bool) -> tuple[dict[str, Any], Tensor]:
+def theirs(train: data.Split, grid: Tensor, options: ChainSettings, *, nuts: bool) -> tuple[dict[str, Any], Tensor]:
     """numpyro's NUTS, as it comes, or its HMC with as many steps and unit mass."""
     import jax  # type: ignore[import-not-found]
     import jax.numpy as jnp  # type: ignore[import-not-found]

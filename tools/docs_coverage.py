@@ -56,10 +56,10 @@ def coverage(results: Path) -> str:
 def counts(records: Sequence[Record]) -> dict[str, int]:
     """How many models reached each stage, and how many tensors of the verified ones are moved."""
     verified = [record for record in records if record.get("verified")]
-    found = {"models": len(records)}
-    found |= {stage: sum(bool(record.get(stage)) for record in records) for stage in STAGES}
-    found |= {key: sum(int(record.get(key) or 0) for record in verified) for key in ("tensors", "moved")}
-    return found
+    totals = {"models": len(records)}
+    totals |= {stage: sum(bool(record.get(stage)) for record in records) for stage in STAGES}
+    totals |= {key: sum(int(record.get(key) or 0) for record in verified) for key in ("tensors", "moved")}
+    return totals
 
 
 def reasons(records: Iterable[Record]) -> list[tuple[str, str, int, int]]:
@@ -76,11 +76,11 @@ def reasons(records: Iterable[Record]) -> list[tuple[str, str, int, int]]:
 
 def failures(records: Iterable[Record]) -> list[tuple[str, str, list[str]]]:
     """(stage, reason, models) of what was not verified, most models first."""
-    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    names_of: dict[tuple[str, str], list[str]] = defaultdict(list)
     for record in records:
         if not record.get("verified"):
-            found[_stage(record), _generic(_why(record))].append(record["name"])
-    return sorted(((s, why, names) for (s, why), names in found.items()), key=lambda row: (-len(row[2]), row[:2]))
+            names_of[_stage(record), _generic(_why(record))].append(record["name"])
+    return sorted(((s, why, names) for (s, why), names in names_of.items()), key=lambda row: (-len(row[2]), row[:2]))
 
 
 def _stage(record: Record) -> str:
@@ -115,54 +115,54 @@ def _suite(name: str, results: Path) -> str:
     records = content.get("records")
     if not isinstance(records, list) or not all(isinstance(r, dict) and "name" in r for r in records):
         raise CosetError(f"{path} has no list of records with names: write it with {command}.")
-    found = counts(records)
-    told = content.get("counts", {})
-    for key in found.keys() & told.keys():
-        if told[key] != found[key]:
-            raise CosetError(f"{path} counts {told[key]} {key} but its records have {found[key]}: write it again.")
+    totals = counts(records)
+    recorded = content.get("counts", {})
+    for key in totals.keys() & recorded.keys():
+        if recorded[key] != totals[key]:
+            raise CosetError(f"{path} counts {recorded[key]} {key} but its records have {totals[key]}: write it again.")
     versions = ", ".join(f"{key} {value}" for key, value in content.get("versions", {}).items())
     lines = [
         f"{title} `{command}`",
         f"({versions}; {content.get('seconds', math.nan):.0f} s with {plural(content.get('jobs', 1), 'job')}).\n",
         *([f"{content['note']}\n"] if "note" in content else []),
-        grid(["", "models"], [["all", str(found["models"])], *([stage, str(found[stage])] for stage in STAGES)]),
-        _figures(records, found),
+        grid(["", "models"], [["all", str(totals["models"])], *([stage, str(totals[stage])] for stage in STAGES)]),
+        _figures(records, totals),
         "### What stays fixed\n",
         "Axes by the op that fixes them and its reason. A tensor with a fixed axis may well be moved along another.\n",
         grid(["op", "reason", "axes", "models"], [[op, why, str(n), str(m)] for op, why, n, m in reasons(records)]),
     ]
-    missed = failures(records)
-    if missed:
-        rows = [[stage, why, str(len(names)), listing(names)] for stage, why, names in missed]
+    unverified = failures(records)
+    if unverified:
+        rows = [[stage, why, str(len(names)), listing(names)] for stage, why, names in unverified]
         lines += ["### What was not verified\n", grid(["stage", "reason", "models", "which"], rows)]
-    lines += ["### Every model\n", folded(plural(found["models"], "model"), _table(records))]
+    lines += ["### Every model\n", folded(plural(totals["models"], "model"), _table(records))]
     return "\n".join(lines)
 
 
-def _figures(records: Sequence[Record], found: dict[str, int]) -> str:
+def _figures(records: Sequence[Record], totals: dict[str, int]) -> str:
     """Moved tensors, worst deviations and seconds of the verified models."""
     verified = [record for record in records if record.get("verified")]
     if not verified:
         return "No model is verified, so there is nothing to measure.\n"
     unused = sum(int(record.get("unused", 0)) for record in verified)
-    used = found["tensors"] - unused
+    used = totals["tensors"] - unused
     rows = [
         [
             "tensors moved",
-            f"{found['moved']} of the {used} that the traced call uses ({found['moved'] / max(1, used):.1%})",
+            f"{totals['moved']} of the {used} that the traced call uses ({totals['moved'] / max(1, used):.1%})",
         ],
         ["tensors not used by the traced call", str(unused)],
     ]
     for label, key, choose in EXTREMES:
-        known = [record for record in verified if record.get(key) is not None]
-        if known:
-            extreme = choose(known, key=itemgetter(key))
+        measured = [record for record in verified if record.get(key) is not None]
+        if measured:
+            extreme = choose(measured, key=itemgetter(key))
             rows.append([label, f"{float(extreme[key]):.1e} ({extreme['name']})"])
     for stage in SECONDS:
-        known = [record for record in verified if stage in record.get("seconds", {})]
-        if known:
-            seconds = [float(record["seconds"][stage]) for record in known]
-            slowest = known[seconds.index(max(seconds))]["name"]
+        measured = [record for record in verified if stage in record.get("seconds", {})]
+        if measured:
+            seconds = [float(record["seconds"][stage]) for record in measured]
+            slowest = measured[seconds.index(max(seconds))]["name"]
             figure = f"median {statistics.median(seconds):.2f}, at most {max(seconds):.2f} ({slowest})"
             rows.append([f"seconds, {stage}", figure])
     return grid(["of the verified models", ""], rows)

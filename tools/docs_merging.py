@@ -19,7 +19,7 @@ from coset.core.errors import CosetError
 from coset.plot import barriers
 from tools.docs_markdown import Record, absent, grid, read, short
 
-Section = Callable[[Record], str]
+PageSection = Callable[[Record], str]
 
 HEADER = """# Merging, measured
 
@@ -52,7 +52,7 @@ def merging(results: Path) -> tuple[str, dict[str, Figure]]:
     """The page as Markdown, and its pictures by file name."""
     pictures: dict[str, Figure] = {}
 
-    def pair(name: str, title: str, note: str) -> Section:
+    def pair(name: str, title: str, note: str) -> PageSection:
         def section(record: Record) -> str:
             curves = {path: _barrier(path, row) for path, row in record["paths"].items()}
             pictures[f"barrier-{name}.png"] = _picture(curves, title)
@@ -61,7 +61,7 @@ def merging(results: Path) -> tuple[str, dict[str, Figure]]:
 
         return section
 
-    sections: list[tuple[str, str, str, Section]] = [
+    sections: list[tuple[str, str, str, PageSection]] = [
         ("Two MLPs on MNIST", "merging-mnist", "merging mnist", pair("mnist", "MNIST", MNIST)),
         ("Two ResNets on CIFAR-10", "merging-cifar10", "merging cifar10", pair("cifar10", "CIFAR-10", CIFAR10)),
         ("Ten MLPs in one", "merging-ten", "merging ten", _ten),
@@ -81,7 +81,7 @@ def merging(results: Path) -> tuple[str, dict[str, Figure]]:
     return "\n".join(part.rstrip("\n") + "\n" for part in parts), pictures
 
 
-def _shown(path: Path, section: Section) -> str:
+def _shown(path: Path, section: PageSection) -> str:
     """A section with its source below."""
     record = read(path)
     try:
@@ -98,8 +98,8 @@ def _prose(text: str) -> str:
 def _source(record: Record, path: Path) -> str:
     """The command, the machine and the versions."""
     if "bench" in record:
-        known = {name: value for name, value in record["machine"].items() if value is not None}
-        versions = ", ".join(f"{name} {value}" for name, value in known.items())
+        installed = {name: value for name, value in record["machine"].items() if value is not None}
+        versions = ", ".join(f"{name} {value}" for name, value in installed.items())
         return f"`coset bench {record['bench']} --seed {record['seed']} --json > results/{path.name}` ({versions})."
     command = record["command"]
     if "epochs" in record and "--epochs" not in command:
@@ -112,10 +112,10 @@ def _source(record: Record, path: Path) -> str:
 def _barrier(name: str, row: Record) -> Barrier:
     """The curve of a record, if its height is the barrier that the record tells."""
     last = len(row["loss"]) - 1
-    found = Barrier(tuple(k / last for k in range(last + 1)), tuple(row["loss"]), tuple(row["accuracy"]))
-    if not math.isclose(found.height, row["test barrier"], rel_tol=1e-6, abs_tol=1e-9):
-        raise ValueError(f"the barrier of {name!r} is {row['test barrier']}, that of its curve {found.height}")
-    return found
+    curve = Barrier(tuple(k / last for k in range(last + 1)), tuple(row["loss"]), tuple(row["accuracy"]))
+    if not math.isclose(curve.height, row["test barrier"], rel_tol=1e-6, abs_tol=1e-9):
+        raise ValueError(f"the barrier of {name!r} is {row['test barrier']}, that of its curve {curve.height}")
+    return curve
 
 
 def _picture(curves: dict[str, Barrier], title: str) -> Figure:
@@ -166,10 +166,10 @@ def _ten(record: Record) -> str:
         ["plain average", f"{record['plain average']:.2%}", "-", "-", "-"],
     ]
     for name in ("star", "joint"):
-        found = record[name]
-        accuracies = [f"{found[key]:.2%}" for key in ("merged", "merged and repaired")]
-        closed = "yes" if found["cycle is the identity"] else "NO"
-        rows.append([f"aligned, {name}", *accuracies, closed, f"{found['seconds']:.1f}"])
+        row = record[name]
+        accuracies = [f"{row[key]:.2%}" for key in ("merged", "merged and repaired")]
+        closed = "yes" if row["cycle is the identity"] else "NO"
+        rows.append([f"aligned, {name}", *accuracies, closed, f"{row['seconds']:.1f}"])
     header = ["network", "test accuracy", "repaired", "cycle closed", "seconds to align"]
     return _prose(TEN.format(**record)) + grid(header, rows)
 

@@ -30,8 +30,8 @@ def papers(results: Path) -> tuple[str, dict[str, Figure]]:
         for name, exhibit in exhibits().items():
             if not name.startswith(f"{paper}/"):
                 continue
-            found = [records[name, scale] for scale in reversed(SCALES) if (name, scale) in records]
-            for record in found:
+            of_figure = [records[name, scale] for scale in reversed(SCALES) if (name, scale) in records]
+            for record in of_figure:
                 picture = f"{name.replace('/', '-')}-{record['scale']}.png"
                 pictures[picture] = exhibit.draw(record["data"])
                 text.append(_section(name.partition("/")[2], record, picture))
@@ -40,13 +40,13 @@ def papers(results: Path) -> tuple[str, dict[str, Figure]]:
 
 def _records(folder: Path) -> dict[tuple[str, str], Record]:
     """By figure and scale."""
-    found = {}
+    records = {}
     for file in sorted(folder.glob("*.json")):
         record = read(file)
         if missing := FIELDS - record.keys():
             raise CosetError(f"{file.name} lacks a figure ({', '.join(sorted(missing))}): run its command again.")
-        found[record["figure"], record["scale"]] = record
-    return found
+        records[record["figure"], record["scale"]] = record
+    return records
 
 
 def _section(figure: str, record: Record, picture: str) -> str:

@@ -13,9 +13,9 @@ from hypothesis import given, settings, strategies as st
 from scipy import stats
 from typer.testing import Result
 
-from coset_papers.gelberg2024.comparison import WAYS, Comparison, VISettings, measure
+from coset_papers.gelberg2024.comparison import WAYS, VIComparison, VISettings, measure
 from coset_papers.gelberg2024.paired_tests import holm, paired
-from coset_papers.gelberg2024.symmetrization import learned
+from coset_papers.gelberg2024.symmetrization import random_teacher
 
 RUNS = st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), min_size=3, max_size=8)
 
@@ -25,26 +25,26 @@ RUNS = st.lists(st.tuples(st.integers(-50, 50), st.integers(-50, 50)), min_size=
 def test_paired_is_what_it_says(runs: list[tuple[int, int]]) -> None:
     first, second = ([float(x) for x in column] for column in zip(*runs, strict=True))
     d = np.subtract(second, first)
-    found = paired(first, second)
-    assert found.difference == pytest.approx(d.mean())
+    result = paired(first, second)
+    assert result.difference == pytest.approx(d.mean())
     error = d.std(ddof=1) / math.sqrt(len(d))
-    assert found.error == pytest.approx(error)
+    assert result.error == pytest.approx(error)
     if error > 0:
-        assert found.t == pytest.approx(2 * stats.t.sf(abs(d.mean()) / error, len(d) - 1))
-        assert found.t == pytest.approx(stats.ttest_rel(second, first).pvalue)
+        assert result.t == pytest.approx(2 * stats.t.sf(abs(d.mean()) / error, len(d) - 1))
+        assert result.t == pytest.approx(stats.ttest_rel(second, first).pvalue)
     magnitudes = np.abs(d)
     if magnitudes.all() and len(set(magnitudes)) == len(d):
         # Under the null hypothesis each sign is as likely as the other.
         ranks = stats.rankdata(magnitudes)
         sums = [float(np.dot(signs, ranks)) for signs in itertools.product((0, 1), repeat=len(d))]
-        seen = float(ranks[d > 0].sum())
-        low, high = (np.mean([s <= seen for s in sums]), np.mean([s >= seen for s in sums]))
-        assert found.wilcoxon == pytest.approx(min(1.0, 2 * min(low, high)))
+        rank_sum = float(ranks[d > 0].sum())
+        low, high = (np.mean([s <= rank_sum for s in sums]), np.mean([s >= rank_sum for s in sums]))
+        assert result.wilcoxon == pytest.approx(min(1.0, 2 * min(low, high)))
 
 
 def test_the_same_runs_are_no_evidence() -> None:
-    found = paired([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
-    assert (found.difference, found.error, found.t, found.wilcoxon) == (0, 0, 1, 1)
+    result = paired([1.0, 2.0, 3.0], [1.0, 2.0, 3.0])
+    assert (result.difference, result.error, result.t, result.wilcoxon) == (0, 0, 1, 1)
     assert paired([1.0, 2.0, 3.0], [2.0, 3.0, 4.0]).t == 0
 
 
@@ -60,9 +60,9 @@ def test_holm_is_between_none_and_bonferroni(values: list[float]) -> None:
         assert one <= corrected <= min(1.0, one * len(values)) or corrected == pytest.approx(max(holm(values)))
 
 
-def problem(initial_std: float) -> Comparison:
+def problem(initial_std: float) -> VIComparison:
     training = VISettings(steps=6, batch_size=50, initial_std=initial_std, noise=0.1)
-    return Comparison("toy", lambda: learned(3, 6), training, tuple(WAYS), 2, 20)
+    return VIComparison("toy", lambda: random_teacher(3, 6), training, tuple(WAYS), 2, 20)
 
 
 def test_runs_are_paired() -> None:

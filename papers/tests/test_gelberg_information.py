@@ -33,17 +33,17 @@ def brute(name: str, separation: float, samples: int) -> float:
 
 @pytest.mark.parametrize("separation", [0.1, 0.5, 3.0])
 def test_the_exact_estimate_is_that_of_all_permutations(separation: float) -> None:
-    found = estimates("mlp:2-4-1", separation, True, 400, 0, "cpu")
-    assert found["log_order"] == pytest.approx(math.log(24))
-    exact = found["estimates"][EXACT]
-    wanted = brute("mlp:2-4-1", separation, 4000)
-    assert exact["information"] == pytest.approx(wanted, abs=5 * exact["error"] + 1e-6)
+    result = estimates("mlp:2-4-1", separation, True, 400, 0, "cpu")
+    assert result["log_order"] == pytest.approx(math.log(24))
+    exact = result["estimates"][EXACT]
+    expected = brute("mlp:2-4-1", separation, 4000)
+    assert exact["information"] == pytest.approx(expected, abs=5 * exact["error"] + 1e-6)
 
 
 def test_estimates_of_deep_networks() -> None:
-    found = estimates("mlp:1-3-3-1", 0.5, True, 200, 0, "cpu")
-    assert found["log_order"] == pytest.approx(2 * math.log(6))
-    rows = found["estimates"]
+    result = estimates("mlp:1-3-3-1", 0.5, True, 200, 0, "cpu")
+    assert result["log_order"] == pytest.approx(2 * math.log(6))
+    rows = result["estimates"]
     assert rows[EXACT]["bias"] == 0 == rows[EXACT]["bias_error"]
     # The bias is that of the same weights, so it is the difference of the means.
     for name, row in rows.items():
@@ -53,10 +53,10 @@ def test_estimates_of_deep_networks() -> None:
 
 
 def test_without_an_exact_value() -> None:
-    found = estimates("mlp:2-20-1", 3.0, False, 4, 0, "cpu")["estimates"]
-    assert EXACT not in found and "bias" not in found[BELOW]
-    assert found[CONVERGED]["information"] == pytest.approx(math.lgamma(21), rel=0.01)
-    assert found["InfoNCE, K = 500"]["information"] <= math.log(500)
+    result = estimates("mlp:2-20-1", 3.0, False, 4, 0, "cpu")["estimates"]
+    assert EXACT not in result and "bias" not in result[BELOW]
+    assert result[CONVERGED]["information"] == pytest.approx(math.lgamma(21), rel=0.01)
+    assert result["InfoNCE, K = 500"]["information"] <= math.log(500)
 
 
 @pytest.mark.slow

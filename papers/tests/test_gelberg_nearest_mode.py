@@ -22,19 +22,19 @@ def test_the_nearest_is_a_swap_of_the_closest_units(width: int) -> None:
     state = states.of(zoo.build(f"mlp:2-{width}-3").double())
     distances = {}
     for order in itertools.permutations(range(width)):
-        moved = dict(state)
+        image = dict(state)
         for name, axis in (("layers.0.weight", 0), ("layers.0.bias", 0), ("layers.1.weight", 1)):
-            moved[name] = state[name].index_select(axis, torch.tensor(order))
-        distances[order] = float(states.norm(states.sub(moved, state)))
+            image[name] = state[name].index_select(axis, torch.tensor(order))
+        distances[order] = float(states.norm(states.sub(image, state)))
     del distances[tuple(range(width))]
     order, least = min(distances.items(), key=lambda item: item[1])
     swapped = [k for k, unit in enumerate(order) if k != unit]
     assert len(swapped) == 2
-    found, norms = theorem.nearest(state), theorem.units(state).norm(dim=1)
-    assert found.ratio * float(states.norm(state)) == pytest.approx(least, rel=1e-12)
+    result, norms = theorem.nearest(state), theorem.units(state).norm(dim=1)
+    assert result.ratio * float(states.norm(state)) == pytest.approx(least, rel=1e-12)
     typical = float(norms.square().mean().sqrt())
-    assert found.distance * typical == pytest.approx(least / math.sqrt(2), rel=1e-12)
-    assert found.size * typical == pytest.approx(float(norms[swapped].max()), rel=1e-12)
+    assert result.distance * typical == pytest.approx(least / math.sqrt(2), rel=1e-12)
+    assert result.size * typical == pytest.approx(float(norms[swapped].max()), rel=1e-12)
 
 
 @given(st.integers(1, 6), st.integers(3, 40), st.integers(1, 6), st.floats(0.0, 3.0), st.integers(0, 2**31))
@@ -43,8 +43,8 @@ def test_no_network_is_beyond_the_bounds(inputs: int, hidden: int, outputs: int,
     generator = torch.Generator().manual_seed(seed)
     like = states.of(zoo.build(f"mlp:{inputs}-{hidden}-{outputs}"))
     state = {name: torch.randn(x.shape, generator=generator) + shift for name, x in like.items()}
-    found = theorem.nearest(state).ratio
-    assert found <= theorem.pairs_bound(hidden) + 1e-6
+    distance = theorem.nearest(state).ratio
+    assert distance <= theorem.pairs_bound(hidden) + 1e-6
     assert theorem.pairs_bound(hidden) < theorem.proof_bound(inputs, hidden, outputs)
     assert theorem.pairs_bound(hidden) < theorem.printed_bound(inputs, hidden, outputs)
     dimensions = sum(x.numel() for x in state.values())

@@ -47,10 +47,10 @@ def test_the_estimate_is_the_mean_of_the_log_ratio(d: int, alpha: float, sigma: 
     mean, noise = (torch.randn(*shape, generator=generator).double() for shape in ((1, d), (1, 7, d)))
     factor = torch.randn(1, d, d, generator=generator).double().tril(-1) + torch.eye(d)
     x = mean + noise[0] @ factor[0].T
-    wanted = (
+    expected = (
         MultivariateNormal(mean[0], scale_tril=factor[0]).log_prob(x) - mixture(alpha, sigma, d).log_prob(x)
     ).mean()
-    assert torch.isclose(estimate(mean, factor, noise, column(alpha), column(sigma))[0], wanted, rtol=1e-7)
+    assert torch.isclose(estimate(mean, factor, noise, column(alpha), column(sigma))[0], expected, rtol=1e-7)
 
 
 @given(SHARES, DEVIATIONS, ALPHAS)
@@ -65,8 +65,8 @@ def test_kl_is_the_integral(share: float, std: float, alpha: float) -> None:
         return float(math.exp(log_q) * (log_q - log_p))
 
     low, high = share * alpha - 10 * std, share * alpha + 10 * std
-    wanted, _ = quad(integrand, low, high, points=[alpha / 2] if low < alpha / 2 < high else None, limit=200)
-    assert float(exact.kl(line(share, std, alpha), column(alpha))) == pytest.approx(wanted, abs=1e-9)
+    expected, _ = quad(integrand, low, high, points=[alpha / 2] if low < alpha / 2 < high else None, limit=200)
+    assert float(exact.kl(line(share, std, alpha), column(alpha))) == pytest.approx(expected, abs=1e-9)
 
 
 @given(SHARES, DEVIATIONS, ALPHAS)
@@ -101,17 +101,19 @@ def brute(alpha: float) -> tuple[float, float, float]:
     m, s = torch.cartesian_prod(
         torch.linspace(0, alpha / 2, 41, dtype=torch.float64), torch.linspace(0.9, 3, 43, dtype=torch.float64)
     ).T
-    found, k = exact.kl(exact.Line(m, s), torch.full_like(m, alpha)).min(0)
-    return float(found), float(m[k]) / alpha, float(s[k])
+    least, k = exact.kl(exact.Line(m, s), torch.full_like(m, alpha)).min(0)
+    return float(least), float(m[k]) / alpha, float(s[k])
 
 
 @pytest.mark.parametrize("alpha", [2.0, 4.7, exact.crossing() - 0.05, exact.crossing() + 0.05, 7.0])
 def test_the_optimum_is_that_of_a_grid(alpha: float) -> None:
     least, share, std = brute(alpha)
-    found = exact.optimum(column(alpha))
-    value = float(exact.kl(found, column(alpha)))
+    optimum = exact.optimum(column(alpha))
+    value = float(exact.kl(optimum, column(alpha)))
     assert value <= least + 1e-12 and value == pytest.approx(least, abs=2e-3)
-    assert float(found.m) / alpha == pytest.approx(share, abs=0.025) and float(found.s) == pytest.approx(std, abs=0.05)
+    assert float(optimum.m) / alpha == pytest.approx(share, abs=0.025) and float(optimum.s) == pytest.approx(
+        std, abs=0.05
+    )
 
 
 def test_the_two_thresholds() -> None:
@@ -145,12 +147,12 @@ def test_every_length_scales_with_sigma() -> None:
 
 def test_samples_descend_as_the_integral_does() -> None:
     alpha, descent = torch.tensor([3.0, 6.0]), KLDescent(samples=2000, steps=150, rate=0.05, dimension=3)
-    found = minimise(alpha, torch.ones(2), descent, torch.Generator().manual_seed(0), lambda text: None)
-    wanted = exact.descend(alpha.double(), descent.rate, descent.steps)
+    fits = minimise(alpha, torch.ones(2), descent, torch.Generator().manual_seed(0), lambda text: None)
+    expected = exact.descend(alpha.double(), descent.rate, descent.steps)
     u = direction(3, "cpu").float()
-    assert torch.allclose(found.mean, wanted.m.float()[:, None] * u, atol=0.05)
-    covariance = torch.eye(3) + (wanted.s.float().square() - 1)[:, None, None] * torch.outer(u, u)
-    assert torch.allclose(found.factor @ found.factor.mT, covariance, atol=0.15)
+    assert torch.allclose(fits.mean, expected.m.float()[:, None] * u, atol=0.05)
+    covariance = torch.eye(3) + (expected.s.float().square() - 1)[:, None, None] * torch.outer(u, u)
+    assert torch.allclose(fits.factor @ fits.factor.mT, covariance, atol=0.15)
 
 
 def test_a_threshold_is_read_between_two_points() -> None:

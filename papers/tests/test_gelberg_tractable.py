@@ -19,7 +19,7 @@ from coset_papers.gelberg2024.tractable_exact import ExactPosterior, Normal, inf
 from coset_papers.gelberg2024.tractable_net import EDGE, TwoUnits, points
 
 
-def made(alpha: float, noise: float, variance: float, seed: int = 0) -> tuple[Split, ExactPosterior]:
+def data_and_posterior(alpha: float, noise: float, variance: float, seed: int = 0) -> tuple[Split, ExactPosterior]:
     split = points(alpha, 20, torch.Generator().manual_seed(seed))
     return split, ExactPosterior.of(split, alpha, noise, variance)
 
@@ -52,16 +52,18 @@ WEIGHTS, DEVIATIONS = st.floats(-0.5, 0.5), st.floats(0.05, 0.5)
 @given(WEIGHTS, WEIGHTS, st.floats(0.05, 0.3), st.floats(0.5, 5.0), st.floats(0.01, 2.0))
 @settings(max_examples=30, deadline=None)
 def test_the_joint_is_that_of_the_network(w1: float, w2: float, alpha: float, noise: float, variance: float) -> None:
-    split, posterior = made(alpha, noise, variance)
+    split, posterior = data_and_posterior(alpha, noise, variance)
     w, x = torch.tensor([w1, w2], dtype=torch.float64), split.inputs.double()
     outputs = torch.func.functional_call(TwoUnits(), {"weight": w[:, None]}, (x,))
-    wanted = log_normal(alpha * x.abs(), outputs, noise).sum() + log_normal(w, torch.zeros_like(w), math.sqrt(variance))
-    assert float(posterior.log_joint(w)) == pytest.approx(float(wanted), rel=1e-9)
+    expected = log_normal(alpha * x.abs(), outputs, noise).sum() + log_normal(
+        w, torch.zeros_like(w), math.sqrt(variance)
+    )
+    assert float(posterior.log_joint(w)) == pytest.approx(float(expected), rel=1e-9)
 
 
 @pytest.mark.parametrize(("alpha", "noise", "variance"), [(0.2, 3.0, 0.005), (0.1, 1.0, 1.0)])
 def test_the_evidence_is_that_of_adaptive_quadrature(alpha: float, noise: float, variance: float) -> None:
-    _, posterior = made(alpha, noise, variance)
+    _, posterior = data_and_posterior(alpha, noise, variance)
     top = float(posterior.log_joint(torch.tensor(posterior.mode, dtype=torch.float64)))
 
     def density(v: float, u: float) -> float:
@@ -74,7 +76,7 @@ def test_the_evidence_is_that_of_adaptive_quadrature(alpha: float, noise: float,
 
 
 def test_the_mode_is_a_maximum() -> None:
-    _, posterior = made(0.2, 3.0, 0.005)
+    _, posterior = data_and_posterior(0.2, 3.0, 0.005)
     w = torch.tensor(posterior.mode, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(posterior.log_joint(w), w)
     assert float(gradient.abs().max()) < 1e-9
@@ -84,18 +86,18 @@ def test_the_mode_is_a_maximum() -> None:
 @given(WEIGHTS, WEIGHTS, DEVIATIONS, DEVIATIONS)
 @settings(max_examples=10, deadline=None)
 def test_bounds_are_those_of_a_grid(m1: float, m2: float, s1: float, s2: float) -> None:
-    _, posterior = made(0.2, 3.0, 0.05)
+    _, posterior = data_and_posterior(0.2, 3.0, 0.05)
     q = gaussian(m1, m2, s1, s2)
     w, weights = grid(q)
     own, swapped = log_q(q, w), log_q(q, w.flip(-1))
     mixture = torch.logaddexp(own, swapped) - math.log(2)
     joint = posterior.log_joint(w)
-    for found, values in (
+    for bound, values in (
         (posterior.elbo(q), joint - own),
         (posterior.symmetrized(q), joint - mixture),
         (information(q), own - mixture),
     ):
-        assert float(found) == pytest.approx(float(weights @ values), rel=1e-5, abs=1e-6)
+        assert float(bound) == pytest.approx(float(weights @ values), rel=1e-5, abs=1e-6)
     assert float(posterior.elbo(q)) <= posterior.log_evidence()
     assert -1e-6 <= float(information(q)) <= math.log(2) + 1e-6
 
@@ -108,13 +110,15 @@ def test_the_error_of_the_mean_prediction_is_that_of_a_grid(m1: float, m2: float
     x = torch.linspace(-EDGE, EDGE, 2001, dtype=torch.float64)
     w = q.mean + q.std * nodes[:, None]
     mean = sum(torch.relu(w[:, k, None] * x).mT @ weights / weights.sum() for k in range(2))
-    wanted = torch.trapezoid((0.2 * x.abs() - mean).square(), x) / (2 * EDGE)
-    assert float(made(0.2, 1.0, 1.0)[1].mean_error(q)) == pytest.approx(float(wanted), rel=0.03, abs=1e-3)
+    expected = torch.trapezoid((0.2 * x.abs() - mean).square(), x) / (2 * EDGE)
+    assert float(data_and_posterior(0.2, 1.0, 1.0)[1].mean_error(q)) == pytest.approx(
+        float(expected), rel=0.03, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("symmetrize", [False, True])
 def test_nothing_near_the_optimum_is_better(symmetrize: bool) -> None:
-    _, posterior = made(0.2, 3.0, 0.01)
+    _, posterior = data_and_posterior(0.2, 3.0, 0.01)
     value = posterior.symmetrized if symmetrize else posterior.elbo
     best = posterior.best(symmetrize)
     generator = torch.Generator().manual_seed(0)
@@ -125,27 +129,27 @@ def test_nothing_near_the_optimum_is_better(symmetrize: bool) -> None:
 
 
 def test_bounds_are_those_of_the_library() -> None:
-    split, posterior = made(0.2, 3.0, 0.05)
+    split, posterior = data_and_posterior(0.2, 3.0, 0.05)
     q, model = gaussian(0.1, -0.05, 0.1, 0.12), TwoUnits()
     solution = coset.Gaussian({"weight": q.mean[:, None].float()}, {"weight": q.std[:, None].float()}, noise=3.0)
     sym = coset.symmetry(model, (split.inputs[:4],))
-    found = coset.elbo(solution, model, split, 0.05, samples=4000, sym=sym, entropy="exact")
-    assert found.symmetrized is not None and found.overlap is not None
-    assert found.value == pytest.approx(float(posterior.elbo(q)), abs=5 * found.error)
-    slack = 5 * (found.error + found.overlap.error)
-    assert found.symmetrized == pytest.approx(float(posterior.symmetrized(q)), abs=slack)
+    result = coset.elbo(solution, model, split, 0.05, samples=4000, sym=sym, entropy="exact")
+    assert result.symmetrized is not None and result.overlap is not None
+    assert result.value == pytest.approx(float(posterior.elbo(q)), abs=5 * result.error)
+    slack = 5 * (result.error + result.overlap.error)
+    assert result.symmetrized == pytest.approx(float(posterior.symmetrized(q)), abs=slack)
 
 
 @pytest.mark.slow
 def test_smokes(reproduce: Callable[..., Result], tmp_path: Path) -> None:
-    held = {}
+    verdicts = {}
     for name in ("fig4", "table2", "table3"):
         result = reproduce(f"gelberg2024/{name}", "--out", tmp_path, "--json")
         assert result.exit_code == 0, result.stderr
         record = json.loads(result.stdout)
-        held[name] = [claim["holds"] for claim in record["claims"]]
+        verdicts[name] = [claim["holds"] for claim in record["claims"]]
         assert (tmp_path / f"gelberg2024-{name}-smoke.png").stat().st_size > 10_000
-    assert held["fig4"][1] and held["table3"][:2] == [True, True]
+    assert verdicts["fig4"][1] and verdicts["table3"][:2] == [True, True]
     row = record["data"]["rows"][-1]
     assert row["optimum"]["elbo"]["share"] < 0.1 and row["optimum"]["symmetrized"]["share"] > 0.8
     assert row["optimum"]["symmetrized"]["symmetrized"] < row["evidence"]

@@ -92,11 +92,11 @@ def test_json_is_the_record(reproduce: Reproduce, tmp_path: Path) -> None:
 def test_a_record_alone_is_drawn_again(reproduce: Reproduce, tmp_path: Path) -> None:
     reproduce("gelberg2024/toy", "--out", tmp_path)
     (tmp_path / "elsewhere").mkdir()
-    moved = tmp_path / "elsewhere" / "renamed.json"
-    (tmp_path / "gelberg2024-toy-smoke.json").rename(moved)
-    result = reproduce("--redraw", moved)
-    assert result.stdout == f"wrote {moved.with_suffix('.png')}\n"
-    assert moved.with_suffix(".png").stat().st_size > 1000
+    copy = tmp_path / "elsewhere" / "renamed.json"
+    (tmp_path / "gelberg2024-toy-smoke.json").rename(copy)
+    result = reproduce("--redraw", copy)
+    assert result.stdout == f"wrote {copy.with_suffix('.png')}\n"
+    assert copy.with_suffix(".png").stat().st_size > 1000
 
 
 def test_all_are_listed(reproduce: Reproduce) -> None:

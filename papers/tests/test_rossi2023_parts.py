@@ -38,23 +38,23 @@ def gaussian(model: torch.nn.Module, seed: int) -> Gaussian:
 def test_variances_are_those_of_what_enters_activations() -> None:
     model = zoo.build("mlp:5-4-3-2")
     q, x = gaussian(model, 0), torch.randn(11, 5, generator=torch.Generator().manual_seed(1))
-    found = variances(q, model, x, 3, batch_size=4)
+    result = variances(q, model, x, 3, batch_size=4)
     first, second = [], []
     for w in states.unstack(q.sample(3, torch.Generator().manual_seed(0))):
         first.append(F.linear(x, w["layers.0.weight"], w["layers.0.bias"]))
         second.append(F.linear(first[-1].relu(), w["layers.1.weight"], w["layers.1.bias"]))
     expected = [float(torch.cat(rows).double().var(0, correction=0).sum()) for rows in (first, second)]
-    assert found == pytest.approx(expected, rel=1e-5)
+    assert result == pytest.approx(expected, rel=1e-5)
 
 
 def test_variances_of_channels_are_over_positions_too() -> None:
     model = zoo.build("resnet20:width=0.125,norm=frn,in_channels=1")
     x = torch.randn(3, 1, 8, 8, generator=torch.Generator().manual_seed(1))
-    found = variances(Dirac(states.of(model)), model, x, 1, batch_size=2)
+    result = variances(Dirac(states.of(model)), model, x, 1, batch_size=2)
     with torch.no_grad():
         stem = model.get_submodule("stem_norm")(model.get_submodule("stem")(x))
-    assert len(found) == 19  # the stem, and two of each block
-    assert found[0] == pytest.approx(float(stem.double().var((0, 2, 3), correction=0).sum()), rel=1e-5)
+    assert len(result) == 19  # the stem, and two of each block
+    assert result[0] == pytest.approx(float(stem.double().var((0, 2, 3), correction=0).sum()), rel=1e-5)
 
 
 def test_ratios_are_to_the_line_between_the_ends() -> None:
@@ -106,11 +106,11 @@ def test_each_cost_of_the_example_is_the_best_of_both_orders() -> None:
     sym = Symmetry.from_json(alignment_costs.SWAP)
     mean = {"w": torch.tensor(alignment_costs.MEAN)}
     q0, q1 = (Gaussian(mean, {"w": torch.tensor(std)}) for std in (alignment_costs.STD, alignment_costs.STD[::-1]))
-    moved = {order: sym.act(sym.element({"axis": torch.tensor(order)}), q1) for order in permutations(range(2))}
-    by_kl = min(moved, key=lambda order: alignment_costs.divergence(moved[order], q0))
-    by_wasserstein = min(moved, key=lambda order: float(wasserstein(q0, moved[order])))
-    found = alignment_costs._toy()
-    assert found == {"weights": [0, 1], "kl": list(by_kl), "wasserstein": list(by_wasserstein)}
+    images = {order: sym.act(sym.element({"axis": torch.tensor(order)}), q1) for order in permutations(range(2))}
+    by_kl = min(images, key=lambda order: alignment_costs.divergence(images[order], q0))
+    by_wasserstein = min(images, key=lambda order: float(wasserstein(q0, images[order])))
+    result = alignment_costs._toy()
+    assert result == {"weights": [0, 1], "kl": list(by_kl), "wasserstein": list(by_wasserstein)}
     assert by_kl == by_wasserstein == (1, 0)
 
 
@@ -143,8 +143,8 @@ def test_sources_know_their_data() -> None:
 
 def test_pairs_have_both_digits() -> None:
     split = some(data.load("digits").train, 40)
-    found = pairs(split)
-    for image, target in zip(*found, strict=True):
+    result = pairs(split)
+    for image, target in zip(*result, strict=True):
         for part, digit in zip(image.split(8, dim=-1), divmod(int(target), 10), strict=True):
             at = int((split.inputs == part).flatten(1).all(1).nonzero()[0])
             assert int(split.targets[at]) == digit
@@ -158,9 +158,9 @@ def test_some_are_always_the_same() -> None:
 def test_a_dip_is_measured_against_the_chord() -> None:
     x, y = np.linspace(-1, 5, 13), np.linspace(-1, 3, 9)
     values = x[None] * (x[None] - 4) + 7 * x[None] + 3 * y[:, None]  # a parabola on a slope
-    found = {"x": x.tolist(), "y": y.tolist(), "points": [(0, 0), (4, 0), (2, 2)], "log_posterior": values.tolist()}
-    assert dip(found, 0, 1, examples=2) == pytest.approx(4 / 2, rel=0.01)
-    assert dip(found, 0, 2, examples=1) == pytest.approx(1, rel=0.01)
+    surface = {"x": x.tolist(), "y": y.tolist(), "points": [(0, 0), (4, 0), (2, 2)], "log_posterior": values.tolist()}
+    assert dip(surface, 0, 1, examples=2) == pytest.approx(4 / 2, rel=0.01)
+    assert dip(surface, 0, 2, examples=1) == pytest.approx(1, rel=0.01)
 
 
 def test_networks_are_shared_and_more_may_be_asked_for(tmp_path: Path) -> None:

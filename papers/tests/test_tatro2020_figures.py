@@ -67,14 +67,14 @@ def test_accuracies_are_those_of_the_points_of_the_curve(out: Path) -> None:
     assert row["ends"] == pytest.approx([(shares[0] + shares[-1]) / 2], abs=0.002)
 
 
-def _share(weights: dict[str, Tensor], seen: Tensor, test: data.Split) -> float:
+def _share(weights: dict[str, Tensor], examples: Tensor, test: data.Split) -> float:
     model = ThreeConvNet()
     model.load_state_dict(weights, strict=False)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = 1.0
     with torch.no_grad():
-        model.train()(seen)
+        model.train()(examples)
         hits = model.eval()(test.inputs).argmax(1) == test.targets
     return float(hits.double().mean())
 
@@ -95,9 +95,9 @@ def test_the_aligned_curve_ends_at_an_image_of_the_second_network(out: Path) -> 
 
 
 def test_signatures_rise_with_alignment(out: Path) -> None:
-    found = reproduce("tatro2020/fig1", Settings(out=out))["data"]
-    assert len(found["layers"]) == 3
-    (before,), (after,) = found["ends"]["before"], found["ends"]["after"]
+    result = reproduce("tatro2020/fig1", Settings(out=out))["data"]
+    assert len(result["layers"]) == 3
+    (before,), (after,) = result["ends"]["before"], result["ends"]["after"]
     assert all(low < high for low, high in zip(before, after, strict=True))
 
 

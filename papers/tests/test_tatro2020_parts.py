@@ -75,8 +75,8 @@ def test_every_network_takes_its_images(scale: str, monkeypatch: pytest.MonkeyPa
         for one in [*(study(scale, name, network) for network in SIZES[scale].plans), robust(scale, name)]:
             assert one.data == name
             with torch.no_grad():
-                found = one.build().eval()(torch.zeros(1, *shapes[name]))
-            assert found.shape == (1, IMAGE_SETS[name].classes)
+                outputs = one.build().eval()(torch.zeros(1, *shapes[name]))
+            assert outputs.shape == (1, IMAGE_SETS[name].classes)
     assert SIZES[scale].measure.points % 2  # so that one of the points is halfway
 
 
@@ -146,10 +146,10 @@ def table_row(network: str, source: str) -> dict[str, Any]:
 @pytest.mark.parametrize("network", list(published.ACCURACY))
 def test_the_claims_hold_for_the_numbers_of_the_paper(network: str) -> None:
     row = table_row(network, "cifar10")
-    found = list(accuracy_claims("paper", row))
-    assert len(found) == (3 if network == "GoogLeNet" else 8)
-    assert all(each.holds is True for each in found)
-    assert f"aligned {published.ACCURACY[network][ALIGNED]['cifar10'][0]} ± 0.1" in found[0].ours
+    claims = list(accuracy_claims("paper", row))
+    assert len(claims) == (3 if network == "GoogLeNet" else 8)
+    assert all(each.holds is True for each in claims)
+    assert f"aligned {published.ACCURACY[network][ALIGNED]['cifar10'][0]} ± 0.1" in claims[0].ours
     row["published"] = {kind: of["cifar10"] for kind, of in published.LOSS[network].items()}
     assert all(each.holds is True for each in loss_claims("paper", row))
 
@@ -186,8 +186,8 @@ def test_table_3_of_the_paper() -> None:
         for batch, value in zip(published.GRID_BATCHES, row, strict=True)
     ]
     ours = {kind: [cell for cell in cells if cell["kind"] == kind] for kind in published.GRID}
-    drawn = draw_table3({"title": "", "published_title": "", "cells": ours, "published": cells})
-    left, right = ([line.get_ydata() for line in axes.lines] for axes in drawn.axes)
+    figure = draw_table3({"title": "", "published_title": "", "cells": ours, "published": cells})
+    left, right = ([line.get_ydata() for line in axes.lines] for axes in figure.axes)
     np.testing.assert_array_equal(left, right)
 
 
@@ -204,19 +204,19 @@ def test_robust_claims() -> None:
 
 
 def test_signature_claims() -> None:
-    found: dict[str, Any] = {
+    signatures: dict[str, Any] = {
         "ends": {"before": [[0.1, 0.2], [0.3, 0.0]], "after": [[0.5, 0.6], [0.7, 0.4]]},
         UNALIGNED: {"before": [[0.5, 0.5]], "after": [[0.6, 0.55]], "line": [[0.1, 0.1]]},
         ALIGNED: {"before": [[0.8, 0.8]], "after": [[0.8, 0.82]], "line": [[0.7, 0.7]]},
     }
-    claims = signature_claims("paper", found, "")
+    claims = signature_claims("paper", signatures, "")
     assert [each.holds for each in claims] == [True] * 4
     assert claims[0].ours == "0.15 to 0.55 on average; the least rise is 0.40"
-    found["ends"]["after"] = [[0.5, 0.2], [0.7, 0.0]]
-    found[UNALIGNED]["before"] = [[0.9, 0.0]]
-    found[UNALIGNED]["after"] = [[0.9, 0.9]]
-    found[ALIGNED]["before"] = [[0.3, 0.3]]
-    assert [each.holds for each in signature_claims("paper", found, "")] == [False] * 4
+    signatures["ends"]["after"] = [[0.5, 0.2], [0.7, 0.0]]
+    signatures[UNALIGNED]["before"] = [[0.9, 0.0]]
+    signatures[UNALIGNED]["after"] = [[0.9, 0.9]]
+    signatures[ALIGNED]["before"] = [[0.3, 0.3]]
+    assert [each.holds for each in signature_claims("paper", signatures, "")] == [False] * 4
 
 
 def test_every_pam_row_of_the_paper_lies_between() -> None:

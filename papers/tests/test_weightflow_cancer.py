@@ -32,7 +32,7 @@ from coset_papers.weightflow.cancer import (
     draw_table1,
     table1,
 )
-from coset_papers.weightflow.study import drawn
+from coset_papers.weightflow.study import draw_samples
 
 Record = dict[str, Any]
 
@@ -45,27 +45,27 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_table1(out: Path, tmp_path: Path) -> None:
-    found = table1(Settings(out=out))
-    assert {(g, k) for g, rows in found.data["flows"].items() for k in rows} == {
+    outcome = table1(Settings(out=out))
+    assert {(g, k) for g, rows in outcome.data["flows"].items() for k in rows} == {
         (g, k) for g in GEOMETRIES for k in KINDS
     }
-    assert all(each.ours != "" and each.holds is None for each in found.claims)
-    save(draw_table1(found.data), tmp_path / "table1.png")
+    assert all(each.ours != "" and each.holds is None for each in outcome.claims)
+    save(draw_table1(outcome.data), tmp_path / "table1.png")
     assert (tmp_path / "table1.png").stat().st_size > 10_000
 
 
 def test_numbers_are_those_of_the_samples(out: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cancer, "GEOMETRIES", {"geometric": "Geometric"})
     settings, sizes = Settings(out=out), SIZES["smoke"]
-    found = table1(settings).data
-    row = found["flows"]["geometric"][OURS]
-    flow = sizes.recipe("geometric", OURS).learned(settings, sizes.many)
+    rows = table1(settings).data
+    row = rows["flows"]["geometric"][OURS]
+    flow = sizes.recipe("geometric", OURS).flow(settings, sizes.many)
     assert row["parameters"] == sum(p.numel() for p in flow.sampler.field.network.parameters())
     assert row["novelty"]["kinds"]["samples"]["distance"]["n"] == sizes.near
-    made = drawn(settings, flow, sizes.samples, sizes.steps)[0]
-    kept = sizes.subject.population(settings).states
+    samples = draw_samples(settings, flow, sizes.samples, sizes.steps)[0]
+    population = sizes.subject.population(settings).states
     images = data.load("breast-cancer")
-    for record, networks in ((row, made), (found["networks"]["kept"], kept)):
+    for record, networks in ((row, samples), (rows["networks"]["kept"], population)):
         for name, split in (("test", images.test), ("train", images.train)):
             each = [
                 _scores({key: x[k] for key, x in networks.items()}, split)
@@ -74,7 +74,7 @@ def test_numbers_are_those_of_the_samples(out: Path, monkeypatch: pytest.MonkeyP
             accuracies, losses = zip(*each, strict=True)
             assert record[name]["accuracy"]["mean"] == pytest.approx(np.mean(accuracies))
             assert record[name]["loss"]["mean"] == pytest.approx(np.mean(losses), rel=1e-4)
-    save(draw_table1(found), tmp_path / "table1.png")
+    save(draw_table1(rows), tmp_path / "table1.png")
     assert (tmp_path / "table1.png").stat().st_size > 10_000
 
 
@@ -87,16 +87,17 @@ def test_barriers_are_those_of_the_middles(out: Path, tmp_path: Path) -> None:
     population = sizes.subject.population(settings)
     order = torch.randperm(len(population), generator=torch.Generator().manual_seed(0))[: sizes.networks]
     train = data.load("breast-cancer").train
-    chosen = [{name: x[k] for name, x in population.states.items()} for k in order]
-    ends = [_scores(one, train)[1] for one in chosen]
+    networks = [{name: x[k] for name, x in population.states.items()} for k in order]
+    ends = [_scores(one, train)[1] for one in networks]
     heights = [
-        _scores({name: (x + chosen[j][name]) / 2 for name, x in chosen[i].items()}, train)[1] - (ends[i] + ends[j]) / 2
-        for i, j in combinations(range(len(chosen)), 2)
+        _scores({name: (x + networks[j][name]) / 2 for name, x in networks[i].items()}, train)[1]
+        - (ends[i] + ends[j]) / 2
+        for i, j in combinations(range(len(networks)), 2)
     ]
-    taken = outcome.data["found"]["variance 0.1"]["train"]
-    assert taken["means"]["before"] == pytest.approx(np.mean(heights), rel=1e-3)
-    assert taken["means"]["common"] < 0.5 * taken["means"]["before"]
-    assert all(sum(counts) == len(heights) for counts in taken["counts"].values())
+    row = outcome.data["found"]["variance 0.1"]["train"]
+    assert row["means"]["before"] == pytest.approx(np.mean(heights), rel=1e-3)
+    assert row["means"]["common"] < 0.5 * row["means"]["before"]
+    assert all(sum(counts) == len(heights) for counts in row["counts"].values())
 
 
 def _scores(weights: dict[str, Tensor], split: data.Split) -> tuple[float, float]:
@@ -112,12 +113,12 @@ def _scores(weights: dict[str, Tensor], split: data.Split) -> tuple[float, float
 def test_histograms_share_their_bins() -> None:
     generator = torch.Generator().manual_seed(0)
     before, common, paired = torch.randn(3, 500, generator=generator, dtype=torch.float64)
-    found = histogram(PairBarriers(torch.zeros(500, 2), before, common, paired))
+    result = histogram(PairBarriers(torch.zeros(500, 2), before, common, paired))
     everything = torch.cat([before, common, paired]).numpy()
     counts, edges = np.histogram(common.numpy(), BINS, (everything.min(), everything.max()))
-    assert found["counts"]["common"] == counts.tolist()
-    assert found["edges"] == pytest.approx(edges)
-    assert found["means"]["paired"] == pytest.approx(paired.mean().item())
+    assert result["counts"]["common"] == counts.tolist()
+    assert result["edges"] == pytest.approx(edges)
+    assert result["means"]["paired"] == pytest.approx(paired.mean().item())
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -139,8 +140,8 @@ def test_the_largest_scale_is_that_of_the_thesis() -> None:
     assert (subject.model, subject.runs, SIZES["paper"].networks) == ("mlp:30-16-16-2", 100, 250)
     assert subject.deviation == pytest.approx(math.sqrt(0.1))
     steps = 456 // subject.training.batch_size
-    kept = [k for k in range(1, 50 * steps + 1) if subject.training.keeps(k, steps)]
-    assert kept == list(range(10 * steps + 4, 50 * steps + 1, 4))
+    iterations = [k for k in range(1, 50 * steps + 1) if subject.training.keeps(k, steps)]
+    assert iterations == list(range(10 * steps + 4, 50 * steps + 1, 4))
 
 
 accuracies = st.lists(st.floats(0, 1), min_size=2, max_size=6)
@@ -164,14 +165,14 @@ def _row(accuracy: float, spread: float = 0.01, n: int = 256, memorised: float =
 def _claims(**accuracies: float) -> dict[str, Claim]:
     """Of flows that have these accuracies in every geometry."""
     networks = {"kept": _row(0.985), "fresh": _row(0.99)}
-    given = {UNALIGNED: 0.90, ALIGNED: 0.98, TRANSPORT: 0.981, OURS: 0.99} | accuracies
-    flows = {geometry: {kind: _row(value) for kind, value in given.items()} for geometry in GEOMETRIES}
+    accuracy_of = {UNALIGNED: 0.90, ALIGNED: 0.98, TRANSPORT: 0.981, OURS: 0.99} | accuracies
+    flows = {geometry: {kind: _row(value) for kind, value in accuracy_of.items()} for geometry in GEOMETRIES}
     return {each.text: each for each in cancer.flow_claims("paper", networks, flows, "How.")}
 
 
 def _holds(claims: dict[str, Claim], words: str) -> bool | None:
-    (found,) = {each.holds for text, each in claims.items() if words in text}
-    return found
+    (verdict,) = {each.holds for text, each in claims.items() if words in text}
+    return verdict
 
 
 def test_verdicts_on_flows() -> None:
@@ -211,9 +212,9 @@ def test_verdicts_on_copies() -> None:
 )
 def test_verdicts_on_barriers(means: tuple[float, ...], holds: list[bool]) -> None:
     one = {split: {"means": dict(zip(WAYS, means, strict=True))} for split in ("train", "test")}
-    found = barrier_claims("paper", {"variance 0.1": one, "deviation 0.1": one})
-    assert [each.holds for each in found] == holds
-    assert f"from {means[0]:.3f} to {means[1]:.3f}" in str(found[0].ours)
+    claims = barrier_claims("paper", {"variance 0.1": one, "deviation 0.1": one})
+    assert [each.holds for each in claims] == holds
+    assert f"from {means[0]:.3f} to {means[1]:.3f}" in str(claims[0].ours)
     assert all(each.holds is None for each in barrier_claims("smoke", {"variance 0.1": one}))
 
 

@@ -19,7 +19,7 @@ from coset_papers.weightflow.gradient_descent import best_of, descend, seen_at
 from coset_papers.weightflow.guidance import turned
 from coset_papers.weightflow.measurements import beside, closeness, fresh, generated
 from coset_papers.weightflow.networks import SIZES, hidden
-from coset_papers.weightflow.study import drawn
+from coset_papers.weightflow.study import draw_samples
 from coset_papers.weightflow.two_conv_net import TwoConvNet
 
 QUICK = ("averages", "novelty", "guidance")
@@ -48,13 +48,13 @@ def test_averages_are_those_of_the_samples(out: Path) -> None:
     settings, sizes = Settings(out=out), SIZES["smoke"]
     best = next(iter(sizes.ours.values()))
     record = reproduce("weightflow/averages", settings)["data"]["samples"][-1]
-    found = generated(settings, sizes.subject, best, sizes.count, sizes.steps)
-    made = drawn(settings, best.learned(settings, sizes.subject), sizes.count, sizes.steps)[0]
+    result = generated(settings, sizes.subject, best, sizes.count, sizes.steps)
+    samples = draw_samples(settings, best.flow(settings, sizes.subject), sizes.count, sizes.steps)[0]
     test = data.load("digits").test
     each = []
     for k in range(sizes.count):
         model = zoo.build(sizes.subject.model)
-        model.load_state_dict({name: x[k] for name, x in made.items()})
+        model.load_state_dict({name: x[k] for name, x in samples.items()})
         with torch.no_grad():
             each.append(model(test.inputs).softmax(-1))
     probs = torch.stack(each)
@@ -62,19 +62,19 @@ def test_averages_are_those_of_the_samples(out: Path) -> None:
     assert record["count"] == sizes.count
     assert record["accuracy"] == pytest.approx(float(hits.double().mean()))
     assert record["nll"] == pytest.approx(float(F.nll_loss(probs.mean(0).log(), test.targets)), rel=1e-4)
-    assert found["accuracy"]["mean"] == pytest.approx(float((probs.argmax(-1) == test.targets).double().mean()))
-    assert found["wrong"] == [k for k, hit in enumerate(hits.tolist()) if not hit]
-    assert found["accuracy"]["mean"] > 0.3  # far from a guess, after seconds
+    assert result["accuracy"]["mean"] == pytest.approx(float((probs.argmax(-1) == test.targets).double().mean()))
+    assert result["wrong"] == [k for k, hit in enumerate(hits.tolist()) if not hit]
+    assert result["accuracy"]["mean"] > 0.3  # far from a guess, after seconds
 
 
 def test_samples_differ_from_fresh_networks_where_they_are_counted(out: Path) -> None:
     settings, sizes = Settings(out=out), SIZES["smoke"]
-    found = generated(settings, sizes.subject, next(iter(sizes.ours.values())), sizes.count, sizes.steps)
+    result = generated(settings, sizes.subject, next(iter(sizes.ours.values())), sizes.count, sizes.steps)
     trained = fresh(settings, sizes.subject)
-    both = beside(found, trained)
-    difference = (len(trained["wrong"]) - len(found["wrong"])) / len(data.load("digits").test)
-    assert both["better"] - both["worse"] == len(trained["wrong"]) - len(found["wrong"])
-    assert difference == pytest.approx(found["averages"][-1]["accuracy"] - trained["averages"][-1]["accuracy"])
+    both = beside(result, trained)
+    difference = (len(trained["wrong"]) - len(result["wrong"])) / len(data.load("digits").test)
+    assert both["better"] - both["worse"] == len(trained["wrong"]) - len(result["wrong"])
+    assert difference == pytest.approx(result["averages"][-1]["accuracy"] - trained["averages"][-1]["accuracy"])
     assert beside({"wrong": [1, 2]}, {"wrong": [2, 3, 4]}) == {"better": 2, "worse": 1}
 
 
@@ -104,7 +104,7 @@ def test_figures_count_what_was_learned_for_others(out: Path) -> None:
 @pytest.mark.parametrize("scale", SIZES)
 def test_variations_differ_in_one_thing(scale: str) -> None:
     sizes = SIZES[scale]
-    chosen, *others = variations(sizes)
+    first, *others = variations(sizes)
     changes = {
         "population": {"networks", "matching"},
         "network": {"architecture", "matching"},
@@ -118,34 +118,34 @@ def test_variations_differ_in_one_thing(scale: str) -> None:
     }
     assert {each.factor for each in others} == set(changes)
     for each in others:
-        found = _changed(_flat(chosen.recipe.known()), _flat(each.recipe.known()))
-        assert (found or each.subject != chosen.subject) and found <= changes[each.factor], each
-        matching, base = each.recipe.matching, chosen.recipe.matching
+        differences = _changed(_flat(first.recipe.key()), _flat(each.recipe.key()))
+        assert (differences or each.subject != first.subject) and differences <= changes[each.factor], each
+        matching, base = each.recipe.matching, first.recipe.matching
         same = replace(matching, epochs=base.epochs, batch_size=base.batch_size, compile=base.compile, level=base.level)
         if each.factor == "optimizer":
             same = replace(same, optimizer=base.optimizer, rate=base.rate)
         assert same == base and matching.level == (each.factor == "times")
-        trained = replace(each.subject.training, weight_decay=chosen.subject.training.weight_decay)
+        trained = replace(each.subject.training, weight_decay=first.subject.training.weight_decay)
         if each.factor == "weight decay of networks":
-            assert replace(each.subject, training=trained) == chosen.subject != each.subject
+            assert replace(each.subject, training=trained) == first.subject != each.subject
 
 
 def test_variations_take_as_many_steps() -> None:
     sizes = SIZES["paper"]
-    chosen, trajectories, *fewer = list(variations(sizes))[: 2 + len(sizes.ablation.populations)]
+    base, trajectories, *fewer = list(variations(sizes))[: 2 + len(sizes.ablation.populations)]
     thesis = sizes.thesis
-    kept = sum(thesis.training.keeps(k + 1, 468) for k in range(25 * 468)) * thesis.runs
-    assert kept == 46_800  # of 60,000 images in batches of 128
-    counts = [sizes.subject.runs, kept, *sizes.ablation.populations]
+    iterations = sum(thesis.training.keeps(k + 1, 468) for k in range(25 * 468)) * thesis.runs
+    assert iterations == 46_800  # of 60,000 images in batches of 128
+    counts = [sizes.subject.runs, iterations, *sizes.ablation.populations]
     steps = [
         each.recipe.matching.epochs * (count // each.recipe.matching.batch_size)
-        for each, count in zip((chosen, trajectories, *fewer), counts, strict=True)
+        for each, count in zip((base, trajectories, *fewer), counts, strict=True)
     ]
     assert steps == pytest.approx([4000] * len(steps), rel=0.02)
 
 
-def _flat(known: dict[str, Any]) -> dict[str, Any]:
-    return {**known["plan"], **{key: value for key, value in known.items() if key != "plan"}}
+def _flat(key: dict[str, Any]) -> dict[str, Any]:
+    return {**key["plan"], **{key: value for key, value in key.items() if key != "plan"}}
 
 
 def _changed(a: dict[str, Any], b: dict[str, Any]) -> set[str]:
@@ -158,26 +158,26 @@ def test_descent_is_that_of_the_gradient() -> None:
     torch.manual_seed(0)
     model = zoo.build(sizes.subject.model)
     begin = {name: torch.stack([x, 2 * x]) for name, x in model.state_dict().items()}
-    given = replace(sizes.steering, batch=100, steps=1, every=1)
-    ((step, found),) = descend(sizes.subject, split, begin, 0.3, given, "cpu")
+    steering = replace(sizes.steering, batch=100, steps=1, every=1)
+    ((step, population),) = descend(sizes.subject, split, begin, 0.3, steering, "cpu")
     assert step == 1
     for k in range(2):
         model.load_state_dict({name: x[k] for name, x in begin.items()})
         loss = F.cross_entropy(model(split.inputs), split.targets)
         gradients = torch.autograd.grad(loss, list(model.parameters()))
         for (name, p), gradient in zip(model.named_parameters(), gradients, strict=True):
-            torch.testing.assert_close(found[name][k], p.detach() - 0.3 * gradient, atol=1e-6, rtol=1e-5)
+            torch.testing.assert_close(population[name][k], p.detach() - 0.3 * gradient, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.slow
 def test_few_gradients_are_told_as_they_were_measured(out: Path) -> None:
     record = reproduce("weightflow/deep", Settings(out=out))
-    rows, given = record["data"], SIZES["smoke"].finish
+    rows, steering = record["data"], SIZES["smoke"].finish
     (claim,) = (one for one in record["claims"] if "gradients" in one["text"])
-    assert f"with {given.steps} gradients" in claim["text"] and claim["text"].endswith("took 88")
+    assert f"with {steering.steps} gradients" in claim["text"] and claim["text"].endswith("took 88")
     guided = max(row["accuracy"] for row in rows["guided"] if row["strength"])
     ends = {one["kind"]: one["trace"][-1] for one in rows["descents"]}
-    assert {one["step"] for one in ends.values()} == {given.steps}
+    assert {one["step"] for one in ends.values()} == {steering.steps}
     assert claim["ours"].startswith(
         f"{ends['samples']['accuracy']:.4f} by descent from samples, {guided:.4f} by guidance"
     )
@@ -197,9 +197,9 @@ def test_the_best_descent_is_found() -> None:
 
 def test_turned_images() -> None:
     digits = data.load("digits")
-    found = turned(digits)
-    assert torch.equal(found.test.inputs[0, 0], digits.test.inputs[0, 0].T.flip(0))
-    assert torch.equal(found.train.targets, digits.train.targets)
+    result = turned(digits)
+    assert torch.equal(result.test.inputs[0, 0], digits.test.inputs[0, 0].T.flip(0))
+    assert torch.equal(result.train.targets, digits.train.targets)
 
 
 def test_the_symmetry_of_the_small_network() -> None:
@@ -237,11 +237,11 @@ def test_a_flow_that_lies_there_has_its_cost(tmp_path: Path, monkeypatch: pytest
     for save in (stop, lambda *args: (write(*args), stop())):
         monkeypatch.setattr(Flow, "save", save)
         with pytest.raises(StoppedError):
-            recipe.learned(settings, subject)
+            recipe.flow(settings, subject)
     monkeypatch.undo()
-    found = recipe.cost(settings, subject)
-    assert found["minutes"] > 0 and found["parameters"] > 1000 and 0 < found["memory"] < 1024
-    assert list(found["errors"]) == ["loss"]
+    costs = recipe.cost(settings, subject)
+    assert costs["minutes"] > 0 and costs["parameters"] > 1000 and 0 < costs["memory"] < 1024
+    assert list(costs["errors"]) == ["loss"]
     watched = replace(recipe, matching=replace(recipe.matching, epochs=1, unseen=8))
     assert watched.cost(settings, subject)["errors"]["unseen"] > 0
     assert subject.minutes(settings) > 0

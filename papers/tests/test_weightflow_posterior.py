@@ -22,7 +22,7 @@ from coset.flow.importance import importance
 from coset_papers.settings import Settings
 from coset_papers.weightflow.posterior.annealing import Annealing, annealed_evidence
 from coset_papers.weightflow.posterior.cases import CASES, EUCLIDEAN
-from coset_papers.weightflow.posterior.claims import HELD, OTHERS, posterior_claims
+from coset_papers.weightflow.posterior.claims import HELD_OUT, OTHERS, posterior_claims
 from coset_papers.weightflow.posterior.figure import draw_posterior, posterior
 from coset_papers.weightflow.posterior.quality import apart, log_target, predicted, thinned
 from coset_papers.weightflow.posterior.regression import BayesianRegression
@@ -54,9 +54,9 @@ def test_annealing_finds_the_evidence(activation: str) -> None:
     model = problem.build()
     expected = quadrature(train, nn.Tanh() if activation == "tanh" else nn.ReLU())
     generator = torch.Generator().manual_seed(0)
-    found = annealed_evidence(model, train, PRIOR, NOISE, Annealing(300, 30, 3), generator)
-    assert found.log_evidence_error < 0.1
-    assert abs(found.log_evidence - expected) < 4 * found.log_evidence_error
+    result = annealed_evidence(model, train, PRIOR, NOISE, Annealing(300, 30, 3), generator)
+    assert result.log_evidence_error < 0.1
+    assert abs(result.log_evidence - expected) < 4 * result.log_evidence_error
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_the_target_of_a_flow_integrates_to_the_evidence(activation: str, geomet
     flow = Flow.of(problem.sym, plan).fit(start, replace(recipe.matching, epochs=1, batch_size=500))
     base = flow.sampler.base
     x = base.draw(3000, generator)
-    made = flow.sampler.space.decode(x)
-    target = log_target(problem, flow, made, run)
-    found = importance(target, base.log_prob(x))
+    population = flow.sampler.space.decode(x)
+    target = log_target(problem, flow, population, run)
+    result = importance(target, base.log_prob(x))
     expected = quadrature(train, nn.Tanh() if activation == "tanh" else nn.ReLU())
-    assert found.log_evidence_error < 0.1
-    assert abs(found.log_evidence - expected) < 4 * found.log_evidence_error
+    assert result.log_evidence_error < 0.1
+    assert abs(result.log_evidence - expected) < 4 * result.log_evidence_error
     # Half of all draws have the signs that are not canonical.
     share = float(target.isinf().double().mean())
     assert share == pytest.approx(0.5 if activation == "tanh" else 0, abs=0.03)
@@ -94,7 +94,7 @@ def test_predictions_of_two_networks_by_hand() -> None:
         name: torch.randn(2, *x.shape, generator=torch.Generator().manual_seed(1)) for name, x in like.items()
     }
     grid = torch.linspace(-1, 1, 5)[:, None]
-    found = predicted(run, ONE, population, grid)
+    result = predicted(run, ONE, population, grid)
     f = [_outputs(one, test.inputs) for one in states.unstack(population)]
     total, inside, errors = 0.0, dict.fromkeys((0.5, 0.9, 0.95), 0), 0.0
     for i, y in enumerate(test.targets[:, 0].tolist()):
@@ -105,14 +105,14 @@ def test_predictions_of_two_networks_by_hand() -> None:
         for level in inside:
             inside[level] += (1 - level) / 2 <= place <= (1 + level) / 2
     n = len(test)
-    assert found["nll"] == pytest.approx(total / n, rel=1e-5)
-    assert found["rmse"] == pytest.approx(math.sqrt(errors / n), rel=1e-5)
-    assert found["coverage"] == {f"{level:g}": count / n for level, count in inside.items()}
+    assert result["nll"] == pytest.approx(total / n, rel=1e-5)
+    assert result["rmse"] == pytest.approx(math.sqrt(errors / n), rel=1e-5)
+    assert result["coverage"] == {f"{level:g}": count / n for level, count in inside.items()}
     line = torch.stack([_outputs(one, grid) for one in states.unstack(population)])
-    assert found["mean"] == pytest.approx(line.mean(0).tolist(), rel=1e-5)
-    assert found["deviation"] == pytest.approx(((line[0] - line[1]).abs() / math.sqrt(2)).tolist(), rel=1e-5)
-    other = found | {"mean": [x + 2 * s for x, s in zip(found["mean"], found["deviation"], strict=True)]}
-    assert apart(other, found) == {"means": pytest.approx(2), "deviations": pytest.approx(1)}
+    assert result["mean"] == pytest.approx(line.mean(0).tolist(), rel=1e-5)
+    assert result["deviation"] == pytest.approx(((line[0] - line[1]).abs() / math.sqrt(2)).tolist(), rel=1e-5)
+    other = result | {"mean": [x + 2 * s for x, s in zip(result["mean"], result["deviation"], strict=True)]}
+    assert apart(other, result) == {"means": pytest.approx(2), "deviations": pytest.approx(1)}
 
 
 def _outputs(one: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -136,7 +136,7 @@ def test_verdicts() -> None:
     flow: dict[str, Any] = {"nll": 0.51, "rmse": 0.3, "sliced": 0.2, "coverage": cover, "weights": weights}
     flow |= {"per_second": 60.0, "moved": {"0": {"nll": 0.9}, "64": {"nll": 0.51}}}
     kinds: dict[str, Any] = {
-        HELD: {"nll": 0.5, "rmse": 0.3, "coverage": {"0.5": 0.5, "0.9": 0.85, "0.95": 0.95}, "per_second": 100.0},
+        HELD_OUT: {"nll": 0.5, "rmse": 0.3, "coverage": {"0.5": 0.5, "0.9": 0.85, "0.95": 0.95}, "per_second": 100.0},
         OTHERS: {"sliced": 0.1},
         EUCLIDEAN: flow,
         "VI": {"sliced": 0.4, "bound": -9.0, "per_second": 1e4},
@@ -152,7 +152,7 @@ def test_verdicts() -> None:
 
     assert verdicts() == [True] * 9
     assert verdicts("smoke") == [None] * 9
-    moved, fresh = flow["moved"], row["moved"]
+    continued, fresh = flow["moved"], row["moved"]
     for mine, theirs, holds in (
         ((0.9, 0.53, 0.52), (3.0, 0.6, 0.54), True),  # after 64, the prior after 256
         ((0.9, 0.53, 0.52), (3.0, 0.54, 0.54), False),  # both after 64
@@ -160,11 +160,11 @@ def test_verdicts() -> None:
         ((0.48, 0.49, 0.5), (0.4, 0.44, 0.5), True),  # better than chains is not as chains
         ((0.9, 0.7, 0.6), (3.0, 2.0, 1.0), False),
     ):
-        for found, losses in ((moved, mine), (fresh, theirs)):
-            found.clear()
-            found |= {count: {"nll": nll} for count, nll in zip(("0", "64", "256"), losses, strict=True)}
+        for scores, losses in ((continued, mine), (fresh, theirs)):
+            scores.clear()
+            scores |= {count: {"nll": nll} for count, nll in zip(("0", "64", "256"), losses, strict=True)}
         assert verdicts()[3] is holds
-    moved |= {"256": {"nll": 0.5}}
+    continued |= {"256": {"nll": 0.5}}
     weights["ess"] = 5.0
     assert verdicts()[6:] == [False, True, None]
     weights |= {"ess": 50.0, "log_evidence": -6.0, "lower": -8.5}
@@ -183,14 +183,14 @@ def test_the_exhibit(tmp_path: Path) -> None:
     first = posterior(run)
     data = json.loads(json.dumps(first.data, allow_nan=False))
     (row,) = data["rows"]
-    assert set(row["kinds"]) == {HELD, OTHERS, EUCLIDEAN, "VI", "symmetrized VI", "deep ensemble"}
-    assert row["kinds"][OTHERS]["sliced"] == row["kinds"][HELD]["sliced"]
-    assert row["kinds"][HELD]["apart"] == {"means": 0, "deviations": 1}
+    assert set(row["kinds"]) == {HELD_OUT, OTHERS, EUCLIDEAN, "VI", "symmetrized VI", "deep ensemble"}
+    assert row["kinds"][OTHERS]["sliced"] == row["kinds"][HELD_OUT]["sliced"]
+    assert row["kinds"][HELD_OUT]["apart"] == {"means": 0, "deviations": 1}
     assert row["weights"] == 10 and len(row["x"]) == row["points"][0] == 20
     assert row["kinds"][EUCLIDEAN]["weights"]["upper"] > row["evidence"]["log"] - 1
-    for found in (row["moved"], row["kinds"][EUCLIDEAN]["moved"]):
-        losses = [one["nll"] for one in found.values()]
-        assert list(found) == ["0", "16", "32"] and losses[-1] < losses[0]
+    for scores in (row["moved"], row["kinds"][EUCLIDEAN]["moved"]):
+        losses = [one["nll"] for one in scores.values()]
+        assert list(scores) == ["0", "16", "32"] and losses[-1] < losses[0]
     assert row["kinds"][EUCLIDEAN]["moved"]["0"]["nll"] == row["kinds"][EUCLIDEAN]["nll"]
     assert len(draw_posterior(data).axes) == 5
     settings = Settings("smoke", out=tmp_path)

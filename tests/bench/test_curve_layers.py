@@ -23,11 +23,11 @@ SHAPES = {"mlp:6-5-4-3": (6,), "tinyten:classes=3": (3, 16, 16), "resnet20:class
 def points(spec: str, count: int) -> list[nn.Module]:
     """Networks in float64 whose norms differ too."""
     torch.manual_seed(0)
-    made = [zoo.build(spec).double() for _ in range(count)]
+    models = [zoo.build(spec).double() for _ in range(count)]
     with torch.no_grad():
-        for p in (p for model in made for p in model.parameters()):
+        for p in (p for model in models for p in model.parameters()):
             p.add_(0.1 * torch.randn_like(p))
-    return made
+    return models
 
 
 def examples(spec: str) -> Split:
@@ -54,40 +54,40 @@ def test_outputs_gradients_and_statistics_are_those_of_learning_a_curve(spec: st
     net = CurveNet([first, control, last]).double().train()
     outputs = net(split.inputs, torch.tensor(t, dtype=torch.float64))
     theirs = nn.functional.cross_entropy(outputs, split.targets) + decay / 2 * net.squares()
-    learned = [p for p in net.parameters() if p.requires_grad]
-    gradients = torch.autograd.grad(theirs, learned)
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    gradients = torch.autograd.grad(theirs, parameters)
 
     assert torch.allclose(outputs, logits[0], rtol=1e-6, atol=1e-8)
     assert theirs.item() == pytest.approx(ours.item(), rel=1e-7)
     assert torch.allclose(torch.cat([g.flatten() for g in gradients]), expected.flatten(), rtol=1e-5, atol=1e-8)
-    found = {name.removeprefix("net."): x for name, x in net.named_buffers() if name.startswith("net.")}
-    assert dict(ends.network.model.named_buffers()).keys() == found.keys()
+    buffers = {name.removeprefix("net."): x for name, x in net.named_buffers() if name.startswith("net.")}
+    assert dict(ends.network.model.named_buffers()).keys() == buffers.keys()
     for name, x in ends.network.model.named_buffers():
-        assert torch.allclose(found[name].double(), x.double(), rtol=1e-6), name
+        assert torch.allclose(buffers[name].double(), x.double(), rtol=1e-6), name
 
 
 def test_more_bends_and_evaluation() -> None:
     spec = "tinyten:classes=3"
-    given = points(spec, 4)
+    models = points(spec, 4)
     inputs, t = examples(spec).inputs, 0.4
-    given[0].train()(inputs)
-    for model in given[1:]:
-        model.load_state_dict(dict(given[0].named_buffers()), strict=False)
-    net = CurveNet(given).double().eval()
-    point = Bezier(*[state.of(model) for model in given])(t).mean
+    models[0].train()(inputs)
+    for model in models[1:]:
+        model.load_state_dict(dict(models[0].named_buffers()), strict=False)
+    net = CurveNet(models).double().eval()
+    point = Bezier(*[state.of(model) for model in models])(t).mean
     with torch.no_grad():
-        expected: Tensor = state.call(given[0].eval(), point, (inputs,))
+        expected: Tensor = state.call(models[0].eval(), point, (inputs,))
         assert torch.allclose(net(inputs, torch.tensor(t, dtype=torch.float64)), expected, rtol=1e-6)
         assert not torch.allclose(net(inputs, torch.tensor(0.5, dtype=torch.float64)), expected, rtol=1e-3)
 
 
 def test_only_inner_control_points_are_learned_and_the_models_stay() -> None:
-    given = points("tinyten:classes=3", 3)
-    net = CurveNet(given)
+    models = points("tinyten:classes=3", 3)
+    net = CurveNet(models)
     learned = {name for name, p in net.named_parameters() if p.requires_grad}
     assert learned == {name for name, _ in net.named_parameters() if name.endswith("_1")}
-    assert sum(p.numel() for p in net.parameters()) == 3 * sum(p.numel() for p in given[0].parameters())
-    assert not any(p.data_ptr() == q.data_ptr() for p in net.parameters() for m in given for q in m.parameters())
+    assert sum(p.numel() for p in net.parameters()) == 3 * sum(p.numel() for p in models[0].parameters())
+    assert not any(p.data_ptr() == q.data_ptr() for p in net.parameters() for m in models for q in m.parameters())
 
 
 @pytest.mark.parametrize("layer", [nn.LayerNorm(4), nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")])

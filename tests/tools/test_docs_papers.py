@@ -16,8 +16,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture
 def record() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((ROOT / "papers/results/gelberg2024-fig2-paper.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((ROOT / "papers/results/gelberg2024-fig2-paper.json").read_text())
+    return content
 
 
 def results(folder: Path, *records: dict[str, Any]) -> Path:

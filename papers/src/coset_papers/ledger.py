@@ -16,7 +16,7 @@ from coset.core.files import write_json
 class Mark:
     """Where a ledger stood: how many folders had been asked for, and the seconds spent on them."""
 
-    asked: int
+    requests: int
     trained: float
 
 
@@ -33,7 +33,7 @@ class Ledger:
     parts: dict[Path, float] = field(default_factory=dict)
     folders: dict[Path, float | None] = field(default_factory=dict)
     peaks: list[float] = field(default_factory=list)
-    _asked: list[Path] = field(default_factory=list)
+    _requests: list[Path] = field(default_factory=list)
     _trained: float = 0.0
 
     @property
@@ -48,13 +48,13 @@ class Ledger:
 
     def ask(self, folder: Path) -> None:
         """Something in the folder is needed."""
-        self._asked.append(folder)
+        self._requests.append(folder)
         if folder in self.folders:
             return
-        found = _read(folder)
-        self.folders[folder] = found["seconds"] if found else None if folder.exists() else 0.0
-        if found:
-            self.peaks.append(found["GiB"])
+        cost = _read(folder)
+        self.folders[folder] = cost["seconds"] if cost else None if folder.exists() else 0.0
+        if cost:
+            self.peaks.append(cost["GiB"])
 
     def spent(self, folder: Path, seconds: float, begin: float, gib: float) -> float:
         """The work in a folder is done: its epochs took `seconds` in all, this call began at `begin` and took `gib`.
@@ -72,11 +72,11 @@ class Ledger:
 
     def mark(self) -> Mark:
         """For `since`."""
-        return Mark(len(self._asked), self._trained)
+        return Mark(len(self._requests), self._trained)
 
     def since(self, mark: Mark) -> dict[str, Any]:
         """The folders that were asked for since then, by name, and the seconds that were spent on them."""
-        names = sorted({folder.name for folder in self._asked[mark.asked :]})
+        names = sorted({folder.name for folder in self._requests[mark.requests :]})
         return {"folders": names, "trained": self._trained - mark.trained}
 
 
@@ -96,7 +96,7 @@ def _read(folder: Path) -> dict[str, Any]:
     if not file.exists():
         return {}
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        cost: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CosetError(f"{file} is not JSON: remove it, and the cost of that work is not known.") from error
-    return found
+    return cost

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from coset import Epoch
 from coset._version import __version__
 from coset.core.errors import CosetError
 from coset.core.memory import fresh_peak_gib
@@ -65,15 +66,15 @@ class Settings:
         def part() -> dict[str, Any]:
             return {"part": compute(), "GiB": self.peak(), **self.ledger.since(mark)}
 
-        found = keep(file, self._key(sizes) | {"name": name}, part)
-        value, own = found.value, 0.0
-        if found.was_read:
+        result = keep(file, self._key(sizes) | {"name": name}, part)
+        value, own = result.value, 0.0
+        if result.was_read:
             if not (isinstance(value, dict) and value.keys() == {"part", "GiB", "folders", "trained"}):
                 raise CosetError(f"{file} is a part of another version: remove it to compute that part again.")
             for folder in value["folders"]:
                 self.ledger.ask(file.with_name(folder))
             self.ledger.peaks.append(value["GiB"])
-            own = found.seconds - value["trained"]
+            own = result.seconds - value["trained"]
         self.ledger.parts.setdefault(file, own)
         return value["part"]
 
@@ -96,6 +97,16 @@ class Settings:
         self.peak()  # of what came before
         begin = time.perf_counter()
         return lambda seconds: self.ledger.spent(folder, seconds, begin, self.peak())
+
+    def listener(self, text: Callable[[Epoch], str | None], times: int = 10) -> Callable[[Epoch], None]:
+        """Says `text` of some epochs of a training, about `times` of them; nothing where it is None."""
+
+        def hear(epoch: Epoch) -> None:
+            words = text(epoch) if epoch.epoch % max(epoch.epochs // times, 1) == 0 else None
+            if words is not None:
+                self.say(words)
+
+        return hear
 
     def _key(self, sizes: Mapping[str, Any]) -> dict[str, Any]:
         device = torch.device(self.device).type

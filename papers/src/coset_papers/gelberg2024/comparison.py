@@ -66,7 +66,7 @@ class VISettings:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class VIComparison:
     """What is trained on what. load: the model, training and test data, made when they are needed."""
 
     name: str
@@ -77,61 +77,61 @@ class Comparison:
     samples: int
 
 
-def compare(settings: Settings, problem: Comparison) -> dict[str, dict[str, Any]]:
+def compare(settings: Settings, comparison: VIComparison) -> dict[str, dict[str, Any]]:
     """For each way what `measure` finds, each kept as soon as it is there."""
-    found = {}
-    for name in problem.ways:
+    results = {}
+    for name in comparison.ways:
 
         def compute(name: str = name) -> dict[str, Any]:
-            settings.say(f"{problem.name}: {name}")
-            return measure(problem, WAYS[name], settings.seed, settings.device)
+            settings.say(f"{comparison.name}: {name}")
+            return measure(comparison, WAYS[name], settings.seed, settings.device)
 
-        key = {"problem": problem.name, "way": asdict(WAYS[name]), "training": asdict(problem.training)}
-        sizes = {"replicas": problem.replicas, "samples": problem.samples}
-        found[name] = settings.keep("gelberg2024-compared", compute, **key, **sizes)
-    return found
+        key = {"problem": comparison.name, "way": asdict(WAYS[name]), "training": asdict(comparison.training)}
+        sizes = {"replicas": comparison.replicas, "samples": comparison.samples}
+        results[name] = settings.keep("gelberg2024-compared", compute, **key, **sizes)
+    return results
 
 
-def measure(problem: Comparison, way: Way, seed: int, device: str) -> dict[str, Any]:
+def measure(comparison: VIComparison, way: Way, seed: int, device: str) -> dict[str, Any]:
     """Lists over the runs: test nll and accuracy or rmse; bounds per training point; the overlap; seconds a step.
 
     index and short are those of `coset.overlap`: 1 - I / log|G|, and log|G| - I in nats, at most. again: accuracy or
     rmse of the first run when other networks are drawn from it, for mean-field VI.
     """
-    model, train, test = problem.load()
+    model, train, test = comparison.load()
     train, test = train.to(device), test.to(device)
-    method = problem.training.method(way, len(train))
+    method = comparison.training.method(way, len(train))
     seconds: list[float] = []
 
     def note(epoch: Epoch) -> None:
         if epoch.replica == 0 and (epoch.epoch > 1 or epoch.epochs == 1):  # the first compiles and captures
             seconds.append(epoch.seconds)
 
-    found = fit(model, train, method, problem.replicas, seed, device, progress=on_epoch(note))
+    solutions = fit(model, train, method, comparison.replicas, seed, device, progress=on_epoch(note))
     sym = _symmetry(model, train)
     rows: dict[str, list[float]] = {key: [] for key in ("nll", "score", "elbo", "symmetrized", "index", "short")}
-    for q in found:
-        scored = evaluate(q, model, test, problem.samples)
-        bound = elbo(q, model, train, problem.training.prior_variance, STATES, sym=sym)
+    for q in solutions:
+        evaluation = evaluate(q, model, test, comparison.samples)
+        bound = elbo(q, model, train, comparison.training.prior_variance, STATES, sym=sym)
         assert bound.overlap is not None and bound.symmetrized is not None
-        rows["nll"].append(scored.nll)
-        rows["score"].append(_score(scored.accuracy, scored.rmse))
+        rows["nll"].append(evaluation.nll)
+        rows["score"].append(_score(evaluation.accuracy, evaluation.rmse))
         rows["elbo"].append(bound.value / len(train))
         rows["symmetrized"].append(bound.symmetrized / len(train))
         rows["index"].append(bound.overlap.index)
         rows["short"].append(bound.overlap.log_order - bound.overlap.lower)
     steps = len(train) // min(method.batch_size, len(train))
     again = []
-    for number in range(problem.replicas if way.entropy is None else 0):
+    for number in range(comparison.replicas if way.entropy is None else 0):
         generator = torch.Generator(device).manual_seed(1 + number)
-        scored = evaluate(found[0], model, test, problem.samples, generator=generator)
-        again.append(_score(scored.accuracy, scored.rmse))
+        evaluation = evaluate(solutions[0], model, test, comparison.samples, generator=generator)
+        again.append(_score(evaluation.accuracy, evaluation.rmse))
     return {**rows, "again": again, "step": statistics.median(seconds) / steps, "log_order": sym.log_order}
 
 
-def difference(found: dict[str, dict[str, Any]], name: str, key: str) -> PairedDifference:
+def difference(results: dict[str, dict[str, Any]], name: str, key: str) -> PairedDifference:
     """The method `name` less mean-field VI."""
-    return paired(found[MEAN_FIELD][key], found[name][key])
+    return paired(results[MEAN_FIELD][key], results[name][key])
 
 
 def _symmetry(model: nn.Module, train: Split) -> Symmetry:

@@ -83,9 +83,9 @@ def _measure(settings: Settings, name: str, separation: float, exact: bool) -> d
         settings.say(f"{name}, separation {separation:g}")
         return estimates(name, separation, exact, samples, settings.seed, settings.device)
 
-    kept = {"model": name, "separation": separation, "samples": samples, "exact": exact}
-    found: dict[str, Any] = settings.keep("gelberg2024-information", compute, **kept)
-    return found
+    key = {"model": name, "separation": separation, "samples": samples, "exact": exact}
+    record: dict[str, Any] = settings.keep("gelberg2024-information", compute, **key)
+    return record
 
 
 def estimates(name: str, separation: float, exact: bool, samples: int, seed: int, device: str) -> dict[str, Any]:
@@ -101,16 +101,16 @@ def estimates(name: str, separation: float, exact: bool, samples: int, seed: int
     mean = separation * torch.randn(orbit.size, generator=generator).to(device)
     draws = torch.Generator(device).manual_seed(seed)
     w = mean + DEVIATION * torch.randn(samples, orbit.size, generator=draws, device=device)
-    found: dict[str, Tensor] = {}
+    logs_of: dict[str, Tensor] = {}
     seconds: dict[str, float] = {}
     for estimate in _estimators(orbit, exact):
         values, took = _run(estimate, w, mean, draws)
-        found |= values
+        logs_of |= values
         seconds |= dict.fromkeys(values, took / samples)
     total = orbit.log_order
-    truth = found.get(EXACT)
+    truth = logs_of.get(EXACT)
     rows: dict[str, Any] = {}
-    for key, logs in found.items():
+    for key, logs in logs_of.items():
         row = {"information": total - float(logs.mean()), "error": _error(logs), "seconds": seconds[key]}
         if truth is not None:
             row |= {"bias": float((truth - logs).mean()), "bias_error": _error(truth - logs)}
@@ -129,13 +129,13 @@ def _estimators(orbit: OrbitMap, exact: bool) -> list[Estimate]:
         return {BELOW: more, ABOVE: less}  # more of the sum over G is less information
 
     def converged(w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-        moved = [log_bethe(bethe.pairs_of(name, w, mean, std)).sum(-1) for name in bethe.chosen]
-        held = orbit.log_order - sum(orbit.log_orders[name] for name in bethe.chosen)
-        return {CONVERGED: torch.stack(moved).sum(0) + held}
+        sums = [log_bethe(bethe.pairs_of(name, w, mean, std)).sum(-1) for name in bethe.chosen]
+        constant = orbit.log_order - sum(orbit.log_orders[name] for name in bethe.chosen)
+        return {CONVERGED: torch.stack(sums).sum(0) + constant}
 
-    found = [named(f"InfoNCE, K = {k}", InfoNCE(orbit, k)) for k in UNIFORM]
-    found += [sandwich, named(FAST, bethe), converged]
-    return [named(EXACT, Exact(orbit)), *found] if exact else found
+    estimators = [named(f"InfoNCE, K = {k}", InfoNCE(orbit, k)) for k in UNIFORM]
+    estimators += [sandwich, named(FAST, bethe), converged]
+    return [named(EXACT, Exact(orbit)), *estimators] if exact else estimators
 
 
 @torch.no_grad()
@@ -144,8 +144,8 @@ def _run(estimate: Estimate, w: Tensor, mean: Tensor, generator: torch.Generator
     start = time.perf_counter()
     for chunk in torch.split(w, CHUNK):
         parts.append(estimate(chunk, mean.expand_as(chunk), torch.full_like(chunk, DEVIATION), generator))
-    found = {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
-    return found, time.perf_counter() - start
+    logs = {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
+    return logs, time.perf_counter() - start
 
 
 def _error(values: Tensor) -> float:
@@ -153,13 +153,13 @@ def _error(values: Tensor) -> float:
 
 
 def _claims(sizes: InformationSizes, layers: list[dict[str, Any]], deep: list[dict[str, Any]]) -> tuple[Claim, ...]:
-    known = [row for row in layers if row["exact"]]
-    last = known[-1]
+    exact_rows = [row for row in layers if row["exact"]]
+    last = exact_rows[-1]
     n, far = last["units"], last["separation"]
-    found = {name: row["information"] for name, row in last["estimates"].items()}
+    values = {name: row["information"] for name, row in last["estimates"].items()}
     uniform = [(k, row["estimates"][f"InfoNCE, K = {k}"]["information"]) for row in layers + deep for k in UNIFORM]
     others = (BELOW, ABOVE, FAST, CONVERGED)
-    inside = [_bracketed(row) for row in known]
+    inside = [_bracketed(row) for row in exact_rows]
     deep_inside = [_bracketed(row) for row in deep]
     wide = [row for row in layers if not row["exact"]]
     gaps = {
@@ -168,23 +168,23 @@ def _claims(sizes: InformationSizes, layers: list[dict[str, Any]], deep: list[di
     }
     bethe = [
         (row["estimates"][CONVERGED]["bias"], row["units"] / 2 * math.log(2), row["estimates"][CONVERGED]["bias_error"])
-        for row in known
+        for row in exact_rows
     ]
     times = {name: f"{1e3 * row['seconds']:.2g}" for name, row in wide[-1]["estimates"].items()}
     return (
         Claim(
             "InfoNCE finds at most log K of the information, which it approaches as K grows (Theorem 4.3)",
             None,
-            f"n = {n}, separation {far:g}: exact {found[EXACT]:.2f}; "
-            + ", ".join(f"K = {k} {found[f'InfoNCE, K = {k}']:.2f}" for k in UNIFORM),
+            f"n = {n}, separation {far:g}: exact {values[EXACT]:.2f}; "
+            + ", ".join(f"K = {k} {values[f'InfoNCE, K = {k}']:.2f}" for k in UNIFORM),
             all(value <= math.log(k) + 1e-9 for k, value in uniform),
             f"Not above log K in any of {len(uniform)} cases, while the information of separate modes is log n!.",
         ),
         Claim(
             "importance sampling reduces the variance (proposed in section 6)",
             None,
-            f"there: {', '.join(f'{name} {found[name]:.2f}' for name in others)}",
-            all(abs(found[name] - found[EXACT]) < 0.05 * found[EXACT] for name in (BELOW, ABOVE, CONVERGED)),
+            f"there: {', '.join(f'{name} {values[name]:.2f}' for name in others)}",
+            all(abs(values[name] - values[EXACT]) < 0.05 * values[EXACT] for name in (BELOW, ABOVE, CONVERGED)),
             "Neither importance sampling nor the Bethe permanent stops at log K.",
         ),
         Claim(
@@ -204,7 +204,7 @@ def _claims(sizes: InformationSizes, layers: list[dict[str, Any]], deep: list[di
         Claim(
             "which is nearest to the exact value, by separation (mean error / log n!)",
             None,
-            "; ".join(_nearest(known, separation) for separation in sizes.separations),
+            "; ".join(_nearest(exact_rows, separation) for separation in sizes.separations),
             None,
             "At most 20 permutations, 5 rounds or all rounds; InfoNCE with 500 beside.",
         ),
@@ -234,8 +234,8 @@ def _gap(row: dict[str, Any]) -> float:
     return float((above - below) / row["log_order"])
 
 
-def _nearest(known: list[dict[str, Any]], separation: float) -> str:
-    rows = [row for row in known if row["separation"] == separation]
+def _nearest(rows: list[dict[str, Any]], separation: float) -> str:
+    rows = [row for row in rows if row["separation"] == separation]
     errors = {
         name: sum(abs(row["estimates"][name]["bias"]) / row["log_order"] for row in rows) / len(rows)
         for name in (f"InfoNCE, K = {PROPOSED}", BELOW, FAST, CONVERGED, f"InfoNCE, K = {UNIFORM[-1]}")
@@ -264,11 +264,13 @@ def draw_information(data: Any) -> Figure:
                 above[column].plot(n, share, "+", color=INK, markersize=5, zorder=3, label=name)
                 continue
             above[column].errorbar(n, share, error, fmt=".-", markersize=3, linewidth=1, color=colour, label=name)
-            known = [row for row in shown if row["exact"]]
-            truth = np.array([row["estimates"]["exact"]["information"] for row in known])
-            bias = np.array([row["estimates"][name]["bias"] for row in known])
+            exact_rows = [row for row in shown if row["exact"]]
+            truth = np.array([row["estimates"]["exact"]["information"] for row in exact_rows])
+            bias = np.array([row["estimates"][name]["bias"] for row in exact_rows])
             relative = np.maximum(np.abs(bias) / np.maximum(truth, 1e-12), LEAST)
-            below[column].plot([row["units"] for row in known], relative, ".-", markersize=3, linewidth=1, color=colour)
+            below[column].plot(
+                [row["units"] for row in exact_rows], relative, ".-", markersize=3, linewidth=1, color=colour
+            )
         above[column].set_xscale("log")
         below[column].set_yscale("log")
     legend(figure, above[0], 4)

@@ -145,11 +145,11 @@ def _grid(spacing: float) -> list[float]:
 def _fit(settings: Settings, alphas: Sequence[float], sigmas: Sequence[float], descent: KLDescent) -> Any:
     def compute() -> dict[str, Any]:
         alpha, sigma = (torch.tensor(values, device=settings.device) for values in (alphas, sigmas))
-        found = minimise(alpha, sigma, descent, settings.generator(), settings.say)
-        return {key: getattr(found, key).tolist() for key in GaussianFits.__dataclass_fields__}
+        fits = minimise(alpha, sigma, descent, settings.generator(), settings.say)
+        return {key: getattr(fits, key).tolist() for key in GaussianFits.__dataclass_fields__}
 
-    known = {"alphas": list(alphas), "sigmas": list(sigmas), **asdict(descent)}
-    return settings.keep("gelberg2024-reverse-kl", compute, **known)
+    key = {"alphas": list(alphas), "sigmas": list(sigmas), **asdict(descent)}
+    return settings.keep("gelberg2024-reverse-kl", compute, **key)
 
 
 def _summary(fit: Any, alphas: list[float]) -> dict[str, list[float]]:
@@ -182,8 +182,8 @@ def _exact(settings: Settings, sigma: float, sizes: ModeSeekingSizes) -> Any:
             "crossing": exact.crossing() * sigma,
         }
 
-    known = {"sigma": sigma, "rate": sizes.rate, "steps": sizes.steps, "spacing": sizes.fine}
-    return settings.keep("gelberg2024-reverse-kl-exact", compute, **known)
+    key = {"sigma": sigma, "rate": sizes.rate, "steps": sizes.steps, "spacing": sizes.fine}
+    return settings.keep("gelberg2024-reverse-kl-exact", compute, **key)
 
 
 def _line(q: exact.Line, a: Tensor | None = None) -> dict[str, list[float]]:
@@ -248,7 +248,7 @@ def _shape_claims(alphas: list[float], fitted: dict[str, list[float]], curves: A
 
 
 def _scaling_claims(rows: list[dict[str, Any]], sizes: ModeSeekingSizes) -> tuple[Claim, ...]:
-    found = [
+    claims = [
         Claim(
             f"sigma {row['sigma']:g}: the threshold is {PUBLISHED[row['sigma']]:g}",
             PUBLISHED[row["sigma"]],
@@ -259,7 +259,7 @@ def _scaling_claims(rows: list[dict[str, Any]], sizes: ModeSeekingSizes) -> tupl
         for row in rows
     ]
     wide = rows[-1]
-    left = _number(wide["sgd"]["threshold"])
+    of_sgd = _number(wide["sgd"]["threshold"])
     linear = Claim(
         "the threshold is linear in sigma",
         "linear",
@@ -267,10 +267,10 @@ def _scaling_claims(rows: list[dict[str, Any]], sizes: ModeSeekingSizes) -> tupl
         True,
         "x -> x / sigma maps the problem of one sigma to that of another, so every threshold is exactly linear. SGD "
         f"at one rate for all is not: in units of sigma it is {sizes.rate:g} / sigma^2, and at sigma "
-        f"{wide['sigma']:g} {sizes.steps} steps do not arrive (threshold {left}, and no jump). The published "
+        f"{wide['sigma']:g} {sizes.steps} steps do not arrive (threshold {of_sgd}, and no jump). The published "
         "thresholds are those of Adam, or of more steps.",
     )
-    return (*found, linear)
+    return (*claims, linear)
 
 
 def _near(ours: float | None, published: float) -> bool:

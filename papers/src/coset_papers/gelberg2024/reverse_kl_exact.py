@@ -96,8 +96,8 @@ def from_mode(a: Tensor) -> Line:
 
 def midpoint(a: Tensor) -> Line:
     """The critical point with m = a / 2: s solves ds KL = 0, and is the least along s."""
-    found = [brentq(_slope_at_midpoint, 0.5, 1 + each, args=(each,), xtol=1e-15) for each in a.tolist()]
-    return Line(a / 2, torch.tensor(found, dtype=torch.float64))
+    deviations = [brentq(_slope_at_midpoint, 0.5, 1 + each, args=(each,), xtol=1e-15) for each in a.tolist()]
+    return Line(a / 2, torch.tensor(deviations, dtype=torch.float64))
 
 
 def optimum(a: Tensor) -> Line:
@@ -110,8 +110,8 @@ def optimum(a: Tensor) -> Line:
 @cache
 def fold() -> float:
     """The least alpha / sigma at which descent from the mode stays there: a critical point with a singular Hessian."""
-    found: NDArray[np.float64] = fsolve(_singular, NEAR_FOLD, xtol=1e-13)
-    return float(found[2])
+    point: NDArray[np.float64] = fsolve(_singular, NEAR_FOLD, xtol=1e-13)
+    return float(point[2])
 
 
 @cache

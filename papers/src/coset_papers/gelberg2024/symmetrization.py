@@ -25,7 +25,7 @@ from coset.plot.palette import HUES
 from coset.solutions.overlap import SEPARATE
 from coset_papers.catalogue import exhibit
 from coset_papers.gelberg2024 import tractable_net
-from coset_papers.gelberg2024.comparison import MEAN_FIELD, WAYS, Comparison, VISettings, compare, difference
+from coset_papers.gelberg2024.comparison import MEAN_FIELD, WAYS, VIComparison, VISettings, compare, difference
 from coset_papers.gelberg2024.paired_tests import LEVEL, holm
 from coset_papers.outcome import Claim, Outcome
 from coset_papers.plotting import FAINT, INK, style
@@ -60,21 +60,41 @@ class SymmetrizationSizes:
 
 UCI = ("boston", "concrete", "energy", "yacht")
 SIZES = {
-    "smoke": SymmetrizationSizes((("digits", 64, 10),), (), (), (1, 5), (5,), (1.0,), 60, 3, 50, 2),
+    "smoke": SymmetrizationSizes(
+        images=(("digits", 64, 10),),
+        snelson=(),
+        uci=(),
+        dimensions=(1, 5),
+        widths=(5,),
+        variances=(1.0,),
+        steps=60,
+        replicas=3,
+        samples=50,
+        slow=2,
+    ),
     "short": SymmetrizationSizes(
-        (("digits", 64, 30),), (10, 50), ("energy", "yacht"), (1, 5, 30), (5, 50), (0.1, 1.0, 10.0), 400, 5, 200, 10
+        images=(("digits", 64, 30),),
+        snelson=(10, 50),
+        uci=("energy", "yacht"),
+        dimensions=(1, 5, 30),
+        widths=(5, 50),
+        variances=(0.1, 1.0, 10.0),
+        steps=400,
+        replicas=5,
+        samples=200,
+        slow=10,
     ),
     "paper": SymmetrizationSizes(
-        (("mnist", 784, 30), ("mnist", 784, 300)),
-        (10, 50, 200),
-        UCI,
-        (1, 2, 5, 30),
-        (5, 50, 200),
-        (0.1, 1.0, 10.0),
-        1500,
-        10,
-        100,
-        50,
+        images=(("mnist", 784, 30), ("mnist", 784, 300)),
+        snelson=(10, 50, 200),
+        uci=UCI,
+        dimensions=(1, 2, 5, 30),
+        widths=(5, 50, 200),
+        variances=(0.1, 1.0, 10.0),
+        steps=1500,
+        replicas=10,
+        samples=100,
+        slow=50,
     ),
 }
 
@@ -82,7 +102,7 @@ SIZES = {
 def symmetrization(settings: Settings) -> Outcome:
     """Gains of symmetrization over mean-field VI, and the overlap of equivalent modes."""
     sizes = SIZES[settings.scale]
-    sets = [_row(settings, problem, width) for problem, width in _problems(sizes)]
+    sets = [_row(settings, comparison, width) for comparison, width in _problems(sizes)]
     cells = [
         _row(settings, _teacher(sizes, d, width, variance), width) | {"dimension": d, "variance": variance}
         for variance in sizes.variances
@@ -95,55 +115,55 @@ def symmetrization(settings: Settings) -> Outcome:
     return Outcome({"sizes": asdict(sizes), "sets": sets, "map": cells}, _claims(sets, cells))
 
 
-def _row(settings: Settings, problem: Comparison, width: int) -> dict[str, Any]:
+def _row(settings: Settings, comparison: VIComparison, width: int) -> dict[str, Any]:
     """One problem: what was measured, and gains, mean-field VI less the method, in test NLL."""
-    found = compare(settings, problem)
-    field = found[MEAN_FIELD]
+    results = compare(settings, comparison)
+    field = results[MEAN_FIELD]
     gains: dict[str, Any] = {}
-    for name in found:
+    for name in results:
         if name != MEAN_FIELD:
-            one = difference(found, name, "nll")
+            one = difference(results, name, "nll")
             gains[name] = {"gain": 0.0 - one.difference, "error": one.error, "t": one.t, "wilcoxon": one.wilcoxon}
     return {
-        "name": problem.name,
+        "name": comparison.name,
         "width": width,
         "index": statistics.mean(field["index"]),
         "short": max(field["short"]),
         "log_order": field["log_order"],
-        "methods": found,
+        "methods": results,
         "gain": gains,
     }
 
 
-def _problems(sizes: SymmetrizationSizes) -> list[tuple[Comparison, int]]:
+def _problems(sizes: SymmetrizationSizes) -> list[tuple[VIComparison, int]]:
     """The data sets, with the width of the hidden layer."""
     size = (sizes.replicas, sizes.samples)
-    found = []
+    problems = []
     for source, inputs, width in sizes.images:
         training = VISettings(sizes.steps, 100, 1e-3, "constant")
         load = partial(_images, source, inputs, width)
         few = min(sizes.replicas, IMAGE_RUNS)
         ways = _ways(sizes, width)
-        found.append((Comparison(f"{source}, {width} units", load, training, ways, few, sizes.samples), width))
+        problems.append((VIComparison(f"{source}, {width} units", load, training, ways, few, sizes.samples), width))
     source, inputs, width = sizes.images[0]
     # At the start equivalent modes then overlap, whatever becomes of them.
     training = VISettings(sizes.steps, 100, 1e-3, "constant", initial_std=BROAD)
     load, few = partial(_images, source, inputs, width), min(sizes.replicas, IMAGE_RUNS)
     name = f"{source}, {width} units, broad start"
-    found.append((Comparison(name, load, training, (MEAN_FIELD, INFONCE, BETHE), few, sizes.samples), width))
+    problems.append((VIComparison(name, load, training, (MEAN_FIELD, INFONCE, BETHE), few, sizes.samples), width))
     noise, variance = tractable_net.NOISE, tractable_net.VARIANCE
     training = VISettings(sizes.steps, 10, 5e-3, "cosine", variance, math.sqrt(variance), noise)
-    found.append((Comparison("two weights", _tractable, training, _ways(sizes, 2), *size), 2))
+    problems.append((VIComparison("two weights", _tractable, training, _ways(sizes, 2), *size), 2))
     for width in sizes.snelson:
         load = partial(_snelson, width)
         training = VISettings(sizes.steps, 40)
-        found.append((Comparison(f"snelson, {width} units", load, training, _ways(sizes, width), *size), width))
+        problems.append((VIComparison(f"snelson, {width} units", load, training, _ways(sizes, width), *size), width))
     for source in sizes.uci:
         load = partial(_uci, source)
-        found.append(
-            (Comparison(f"{source}, 50 units", load, VISettings(sizes.steps, 64), _ways(sizes, 50), *size), 50)
+        problems.append(
+            (VIComparison(f"{source}, 50 units", load, VISettings(sizes.steps, 64), _ways(sizes, 50), *size), 50)
         )
-    return found
+    return problems
 
 
 def _ways(sizes: SymmetrizationSizes, width: int) -> tuple[str, ...]:
@@ -151,11 +171,11 @@ def _ways(sizes: SymmetrizationSizes, width: int) -> tuple[str, ...]:
     return (MEAN_FIELD, INFONCE, BETHE, IMPORTANCE) if width <= sizes.slow else (MEAN_FIELD, INFONCE, BETHE)
 
 
-def _teacher(sizes: SymmetrizationSizes, dimension: int, width: int, variance: float) -> Comparison:
+def _teacher(sizes: SymmetrizationSizes, dimension: int, width: int, variance: float) -> VIComparison:
     training = VISettings(sizes.steps, 50, prior_variance=variance)
     name = f"random network, {dimension} inputs, {width} units, prior {variance:g}"
-    load = partial(learned, dimension, width)
-    return Comparison(name, load, training, (MEAN_FIELD, BETHE), sizes.replicas, sizes.samples)
+    load = partial(random_teacher, dimension, width)
+    return VIComparison(name, load, training, (MEAN_FIELD, BETHE), sizes.replicas, sizes.samples)
 
 
 def _images(source: str, inputs: int, width: int) -> tuple[nn.Module, Split, Split]:
@@ -172,8 +192,8 @@ def _tractable() -> tuple[nn.Module, Split, Split]:
 def _snelson(width: int) -> tuple[nn.Module, Split, Split]:
     """Every fifth point is for testing, as the test inputs have no targets."""
     split = data.load("snelson").train
-    held = torch.arange(len(split)) % 5 == 4
-    train, test = (Split(split.inputs[rows], split.targets[rows]) for rows in (~held, held))
+    is_test = torch.arange(len(split)) % 5 == 4
+    train, test = (Split(split.inputs[rows], split.targets[rows]) for rows in (~is_test, is_test))
     return zoo.build(f"mlp:1-{width}-1"), train, test
 
 
@@ -182,7 +202,7 @@ def _uci(source: str) -> tuple[nn.Module, Split, Split]:
     return zoo.build(f"mlp:{sets.train.inputs.shape[1]}-50-1"), sets.train, sets.test
 
 
-def learned(dimension: int, width: int) -> tuple[nn.Module, Split, Split]:
+def random_teacher(dimension: int, width: int) -> tuple[nn.Module, Split, Split]:
     """y = f(x) + noise with x ~ N(0, 1) and f a network of random weights, scaled to unit variance."""
     generator = torch.Generator().manual_seed(dimension)
     inner = torch.randn(dimension, TEACHER, generator=generator) / math.sqrt(dimension)
@@ -318,8 +338,8 @@ def _gains(axes: Axes, rows: Any) -> None:
     axes.set_yticks(range(len(labels)), labels, fontsize=7)
     axes.axvline(0, color=FAINT, linewidth=1)
     axes.set_xscale("symlog", linthresh=1e-3)
-    found = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    axes.legend(found.values(), found.keys(), fontsize=7, frameon=False, title="filled: p < 0.05", title_fontsize=7)
+    handles = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+    axes.legend(handles.values(), handles.keys(), fontsize=7, frameon=False, title="filled: p < 0.05", title_fontsize=7)
 
 
 def _heat(axes: Axes, sizes: Any, cells: Any, title: str, colours: str, limits: tuple[float, float]) -> None:

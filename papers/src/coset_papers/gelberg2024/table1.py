@@ -19,7 +19,7 @@ from coset.data import Split
 from coset.plot.palette import HUES
 from coset.solutions.overlap import SEPARATE
 from coset_papers.catalogue import exhibit
-from coset_papers.gelberg2024.comparison import MEAN_FIELD, WAYS, Comparison, VISettings, compare, difference
+from coset_papers.gelberg2024.comparison import MEAN_FIELD, WAYS, VIComparison, VISettings, compare, difference
 from coset_papers.gelberg2024.paired_tests import LEVEL
 from coset_papers.outcome import Claim, Outcome
 from coset_papers.plotting import FAINT, legend, panels, style
@@ -54,9 +54,22 @@ class Table1Sizes:
 
 ALL = (MEAN_FIELD, "InfoNCE, K = 5", "InfoNCE, K = 10", BEST, "Bethe")
 SIZES = {
-    "smoke": Table1Sizes("digits", 64, (5, 10), (MEAN_FIELD, BEST, "Bethe"), (5,), 28, 3, 50),
-    "short": Table1Sizes("digits", 64, WIDTHS, ALL, (5,), 560, 10, 200),
-    "paper": Table1Sizes("mnist", 784, WIDTHS, ALL, (), 6000, 10, 1000),
+    "smoke": Table1Sizes(
+        source="digits",
+        inputs=64,
+        widths=(5, 10),
+        ways=(MEAN_FIELD, BEST, "Bethe"),
+        slow=(5,),
+        steps=28,
+        replicas=3,
+        samples=50,
+    ),
+    "short": Table1Sizes(
+        source="digits", inputs=64, widths=WIDTHS, ways=ALL, slow=(5,), steps=560, replicas=10, samples=200
+    ),
+    "paper": Table1Sizes(
+        source="mnist", inputs=784, widths=WIDTHS, ways=ALL, slow=(), steps=6000, replicas=10, samples=1000
+    ),
 }
 
 
@@ -65,17 +78,17 @@ def table1(settings: Settings) -> Outcome:
     sizes = SIZES[settings.scale]
     rows = [_row(settings, sizes, width, STD) for width in sizes.widths]
     broad = _row(settings, sizes, sizes.widths[-1], BROAD)
-    found = {"sizes": asdict(sizes), "rows": rows, "broad": broad, "published": ACCURACY}
-    return Outcome(found, _claims(sizes, rows, broad))
+    data = {"sizes": asdict(sizes), "rows": rows, "broad": broad, "published": ACCURACY}
+    return Outcome(data, _claims(sizes, rows, broad))
 
 
 def _row(settings: Settings, sizes: Table1Sizes, width: int, std: float) -> dict[str, Any]:
-    found = compare(settings, _problem(sizes, width, std))
+    results = compare(settings, _problem(sizes, width, std))
     gains = {
-        key: {name: asdict(difference(found, name, of)) for name in found if name != MEAN_FIELD}
+        key: {name: asdict(difference(results, name, of)) for name in results if name != MEAN_FIELD}
         for key, of in (("gain", "score"), ("gain_nll", "nll"))
     }
-    return {"width": width, "std": std, "methods": found, **gains}
+    return {"width": width, "std": std, "methods": results, **gains}
 
 
 def draw_table1(data: Any) -> Figure:
@@ -119,13 +132,13 @@ def draw_table1(data: Any) -> Figure:
     return figure
 
 
-def _problem(sizes: Table1Sizes, width: int, std: float) -> Comparison:
+def _problem(sizes: Table1Sizes, width: int, std: float) -> VIComparison:
     ways = (*sizes.ways, IMPORTANCE) if width in sizes.slow else sizes.ways
     if std == BROAD:
         ways = (MEAN_FIELD, BEST, "Bethe")
     training = VISettings(sizes.steps, 100, 1e-3, "constant", initial_std=std)
     load = partial(_load, sizes.source, sizes.inputs, width)
-    return Comparison(f"{sizes.source}, {width} units", load, training, ways, sizes.replicas, sizes.samples)
+    return VIComparison(f"{sizes.source}, {width} units", load, training, ways, sizes.replicas, sizes.samples)
 
 
 def _load(source: str, inputs: int, width: int) -> tuple[nn.Module, Split, Split]:
@@ -144,7 +157,7 @@ def _claims(sizes: Table1Sizes, rows: list[dict[str, Any]], broad: dict[str, Any
     short = [max(row["methods"][MEAN_FIELD]["short"]) for row in rows]
     bethe = [row["gain"]["Bethe"] for row in rows]
     wide = rows[-1]["methods"]
-    steps = ", ".join(f"{name} {1e3 * found['step']:.2g}" for name, found in wide.items())
+    steps = ", ".join(f"{name} {1e3 * row['step']:.2g}" for name, row in wide.items())
     return (
         Claim(
             "symmetrization with K = 20 raises the accuracy at every width",

@@ -64,7 +64,7 @@ def theorem31(settings: Settings) -> Outcome:
             for decay in DECAYS
         },
     }
-    found = {
+    record = {
         "sizes": asdict(sizes),
         "width": list(sizes.widths),
         "series": shown,
@@ -75,7 +75,7 @@ def theorem31(settings: Settings) -> Outcome:
             "2 / sqrt(n - 1)": [pairs_bound(n) for n in sizes.widths],
         },
     }
-    return Outcome(found, _claims(sizes, shown))
+    return Outcome(record, _claims(sizes, shown))
 
 
 def draw_theorem31(data: Any) -> Figure:
@@ -99,11 +99,11 @@ def draw_theorem31(data: Any) -> Figure:
 
 def _gaussian(inputs: int, width: int, outputs: int, draws: int, generator: torch.Generator) -> dict[str, list[float]]:
     """Independent standard normal weights."""
-    found = []
+    modes = []
     for _ in range(draws):
         like = states.of(zoo.build(f"mlp:{inputs}-{width}-{outputs}"))
-        found.append(nearest({name: torch.randn(x.shape, generator=generator) for name, x in like.items()}))
-    return _rows(found)
+        modes.append(nearest({name: torch.randn(x.shape, generator=generator) for name, x in like.items()}))
+    return _rows(modes)
 
 
 def _trained(settings: Settings, sizes: Theorem31Sizes, width: int, decay: float) -> dict[str, list[float]]:
@@ -116,18 +116,18 @@ def _trained(settings: Settings, sizes: Theorem31Sizes, width: int, decay: float
         model = zoo.build(f"mlp:{inputs}-{width}-{outputs}").to(settings.device)
         method = MAP(epochs=sizes.epochs, weight_decay=decay)
         folder = settings.folder(f"gelberg2024-{name}-mlp", width=width, decay=decay, epochs=sizes.epochs)
-        found = fit(model, sets.train, method, sizes.replicas, settings.seed, settings.device, folder)
-        accuracy = [evaluate(q, model, sets.test).accuracy for q in found]
-        return _rows([nearest(q.mean) for q in found if isinstance(q, Dirac)]) | {"accuracy": accuracy}
+        solutions = fit(model, sets.train, method, sizes.replicas, settings.seed, settings.device, folder)
+        accuracy = [evaluate(q, model, sets.test).accuracy for q in solutions]
+        return _rows([nearest(q.mean) for q in solutions if isinstance(q, Dirac)]) | {"accuracy": accuracy}
 
-    found: dict[str, list[float]] = settings.keep(
+    rows: dict[str, list[float]] = settings.keep(
         "gelberg2024-nearest", compute, width=width, decay=decay, **asdict(sizes)
     )
-    return found
+    return rows
 
 
-def _rows(found: list[NearestMode]) -> dict[str, list[float]]:
-    return {key: [getattr(one, key) for one in found] for key in NearestMode.__dataclass_fields__}
+def _rows(modes: list[NearestMode]) -> dict[str, list[float]]:
+    return {key: [getattr(one, key) for one in modes] for key in NearestMode.__dataclass_fields__}
 
 
 def _claims(sizes: Theorem31Sizes, shown: dict[str, list[dict[str, list[float]]]]) -> tuple[Claim, ...]:

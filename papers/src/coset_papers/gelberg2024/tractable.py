@@ -196,8 +196,8 @@ def sensitivity(settings: Settings) -> list[dict[str, Any]]:
             for variance in sizes.variances
         ]
 
-    found: list[dict[str, Any]] = settings.keep("gelberg2024-tractable-sensitivity", compute, **asdict(sizes))
-    return found
+    scan: list[dict[str, Any]] = settings.keep("gelberg2024-tractable-sensitivity", compute, **asdict(sizes))
+    return scan
 
 
 def _cell(settings: Settings, alpha: float, noise: float, variance: float) -> dict[str, Any]:
@@ -255,9 +255,9 @@ def _fitted(settings: Settings, posterior: ExactPosterior, evidence: float, name
         entropy = METHODS[name]
         method = VI(**shared) if entropy is None else SymmetrizedVI(**shared, entropy=entropy, elements=2)
         model = TwoUnits()
-        found = fit(model, train, method, sizes.replicas, settings.seed, settings.device)
+        solutions = fit(model, train, method, sizes.replicas, settings.seed, settings.device)
         rows = []
-        for solution in found:
+        for solution in solutions:
             assert isinstance(solution, Gaussian)
             q = Normal(*(x["weight"].double().cpu().flatten() for x in (solution.mean, solution.std)))
             rmse = evaluate(solution, model, test, sizes.samples).rmse
@@ -265,8 +265,8 @@ def _fitted(settings: Settings, posterior: ExactPosterior, evidence: float, name
             rows.append(_measured(posterior, evidence, q) | _numbers(q) | {"mse": rmse**2})
         return rows
 
-    kept = {"alpha": posterior.alpha, "method": name, "samples": sizes.samples, "replicas": sizes.replicas}
-    rows: list[dict[str, Any]] = settings.keep("gelberg2024-tractable", compute, **kept, **shared)
+    key = {"alpha": posterior.alpha, "method": name, "samples": sizes.samples, "replicas": sizes.replicas}
+    rows: list[dict[str, Any]] = settings.keep("gelberg2024-tractable", compute, **key, **shared)
     return rows
 
 
@@ -389,8 +389,8 @@ def _normal(w: torch.Tensor, q: Any, symmetrize: bool) -> Array:
     mean, std = (torch.tensor(q[key], dtype=torch.float64) for key in ("mean", "std"))
     places = (w, w.flip(-1)) if symmetrize else (w,)
     total = sum((torch.exp(-((x - mean) / std).square().sum(-1) / 2) for x in places), torch.zeros(()))
-    found: Array = total.numpy()
-    return found
+    density: Array = total.numpy()
+    return density
 
 
 def _density(axes: Axes, line: torch.Tensor, density: Array, title: str) -> None:

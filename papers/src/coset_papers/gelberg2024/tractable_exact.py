@@ -111,16 +111,16 @@ class ExactPosterior:
         spread = self.noise / math.sqrt(min(self.right, self.left))
         value = self.symmetrized if symmetrize else self.elbo
         starts = [(m, s * spread) for m in (0.1 * self.alpha, self.alpha) for s in (1.0, 2.0)]
-        found = [_ascend(value, start) for start in starts]
-        return max(found, key=lambda q: float(value(q)))
+        optima = [_ascend(value, start) for start in starts]
+        return max(optima, key=lambda q: float(value(q)))
 
 
 def information(q: Normal) -> Tensor:
     """I = log 2 - E_q[log(1 + q(w_2, w_1) / q(w_1, w_2))], [...], by the trapezoidal rule."""
     z, weights = _places()
     mean, std = q.mean[..., None, :], q.std[..., None, :]
-    moved = (mean + std * z).flip(-1)
-    ratio = (z.square() - ((moved - mean) / std).square()).sum(-1) / 2
+    image = (mean + std * z).flip(-1)
+    ratio = (z.square() - ((image - mean) / std).square()).sum(-1) / 2
     return math.log(2) - F.softplus(ratio, threshold=40) @ weights
 
 
@@ -138,8 +138,8 @@ def _ascend(value: Callable[[Normal], Tensor], start: tuple[float, float]) -> No
         return minus.detach()
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
-    found = point.detach()
-    return Normal(found[:2], found[2:].exp())
+    optimum = point.detach()
+    return Normal(optimum[:2], optimum[2:].exp())
 
 
 def _moments(q: Normal) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:

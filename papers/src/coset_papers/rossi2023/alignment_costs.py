@@ -42,10 +42,10 @@ def fig_a13(settings: Settings) -> Outcome:
     toy, study = _toy(), mlp(settings.scale, "mnist")
     measure = measure_of(settings.scale, study)
     curves = {cost: barriers(study, settings, measure, cost)[0] for cost in (NOT_MOVED, *COSTS)}
-    reached = settings.keep("rossi2023-costs", lambda: _reached(study, settings), **study.known())
-    data = {"toy": toy, "title": study.title, "study": study.known(), "measure": asdict(measure)}
-    data |= {"curves": curves, "reached": reached}
-    moved = ", ".join(f"{name} {'swaps' if toy[cost] == [1, 0] else 'stays'}" for cost, name in COSTS.items())
+    distances = settings.keep("rossi2023-costs", lambda: _reached(study, settings), **study.key())
+    data = {"toy": toy, "title": study.title, "study": study.key(), "measure": asdict(measure)}
+    data |= {"curves": curves, "reached": distances}
+    moves = ", ".join(f"{name} {'swaps' if toy[cost] == [1, 0] else 'stays'}" for cost, name in COSTS.items())
     heights = {cost: curves[cost]["test"]["height"] for cost in COSTS}
     others = [height for cost, height in heights.items() if cost != "wasserstein"]
     gain = min(others) - heights["wasserstein"]
@@ -56,7 +56,7 @@ def fig_a13(settings: Settings) -> Outcome:
             Claim(
                 "of two Gaussians that mirror each other, KL leaves the second as it is and Wasserstein aligns it",
                 "KL stays, Wasserstein swaps",
-                moved,
+                moves,
                 toy["weights"] == [0, 1] and toy["wasserstein"] == [1, 0],
                 "What the paper calls KL is the distance of the means; the exact divergence has a trace term that "
                 "depends on the permutation, and swaps too.",
@@ -67,7 +67,7 @@ def fig_a13(settings: Settings) -> Outcome:
                 "test barrier: " + ", ".join(f"{name} {heights[cost]:.4f}" for cost, name in COSTS.items()),
                 gain > ERRORS * error,
                 f"On trained networks it gains {gain:.4f} nats on the better of the others, with a standard error of "
-                f"{error:.4f}; {reached['weights']['same']:.0%} of the units go where the means alone put them. "
+                f"{error:.4f}; {distances['weights']['same']:.0%} of the units go where the means alone put them. "
                 f"{PUBLISHED}",
             ),
         ),
@@ -103,8 +103,8 @@ def _toy() -> dict[str, list[int]]:
     """Where each cost moves the axes of the second Gaussian."""
     sym = Symmetry.from_json(SWAP)
     q0, q1 = (_gaussian(torch.tensor(std)) for std in (STD, STD[::-1]))
-    found: dict[str, list[int]] = {cost: align(q0, q1, sym, cost).element["axis"].tolist() for cost in COSTS}
-    return found
+    orders: dict[str, list[int]] = {cost: align(q0, q1, sym, cost).element["axis"].tolist() for cost in COSTS}
+    return orders
 
 
 def _gaussian(std: Tensor) -> Gaussian:
@@ -119,10 +119,10 @@ def _reached(study: PosteriorStudy, settings: Settings) -> dict[str, dict[str, f
     total = sum(group.size for group in sym.groups)
     rows = {}
     for cost, element in elements.items():
-        moved = sym.act(element, b)
+        image = sym.act(element, b)
         best = elements["wasserstein"]
         same = sum(int((element[group.name] == best[group.name]).sum()) for group in sym.groups)
-        rows[cost] = _distances(a, moved) | {"same": same / total}
+        rows[cost] = _distances(a, image) | {"same": same / total}
     return rows
 
 

@@ -42,15 +42,15 @@ def barriers(
     def compute() -> list[dict[str, Any]]:
         return list(_measured(study, settings, measure, cost, path))
 
-    kept: list[dict[str, Any]] = settings.keep(
+    rows: list[dict[str, Any]] = settings.keep(
         f"rossi2023-{path.__name__}",
         compute,
-        **study.known(),
+        **study.key(),
         replicas=study.replicas,
         measure=asdict(measure),
         cost=cost,
     )
-    return kept
+    return rows
 
 
 def _measured(
@@ -66,8 +66,8 @@ def _measured(
         for split in SPLITS:
             settings.say(f"{study.title}: the {split} loss between networks {pair[0]} and {pair[1]}, {cost}")
             examples = some(getattr(parts, split), measure.examples)
-            found = barrier(path(a, b), model, examples, measure.points, measure.samples, batch_size=measure.batch_size)
-            row[split] = json.loads(found.to_json())
+            loss = barrier(path(a, b), model, examples, measure.points, measure.samples, batch_size=measure.batch_size)
+            row[split] = json.loads(loss.to_json())
         yield row
 
 

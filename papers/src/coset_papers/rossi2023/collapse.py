@@ -41,8 +41,8 @@ def fig10(settings: Settings) -> Outcome:
     rows = []
     for study in (mlp(settings.scale, "mnist"), resnet(settings.scale, "cifar10")):
         measure = measure_of(settings.scale, study)
-        rows.append({"title": study.title, "study": study.known(), "measure": asdict(measure), "t": TIMES})
-        rows[-1] |= {cost: _kept(settings, study, measure, cost) for cost in (NOT_MOVED, BEST)}
+        rows.append({"title": study.title, "study": study.key(), "measure": asdict(measure), "t": TIMES})
+        rows[-1] |= {cost: _variance_ratios(settings, study, measure, cost) for cost in (NOT_MOVED, BEST)}
     return Outcome(
         {"rows": rows}, without_repeated_notes([claim for row in rows for claim in _claims(settings.scale, row)])
     )
@@ -77,9 +77,9 @@ class _Spread:
 
     def take(self, units: Tensor) -> None:
         """Rows (n, units)."""
-        found = torch.stack((units.sum(0), units.square().sum(0)))
+        sums = torch.stack((units.sum(0), units.square().sum(0)))
         self.rows += len(units)
-        self.sums = found if self.sums is None else self.sums + found
+        self.sums = sums if self.sums is None else self.sums + sums
 
     def variance(self) -> float:
         """The sum over units of their variances."""
@@ -95,21 +95,23 @@ def variances(q: Solution, model: nn.Module, inputs: Tensor, samples: int, batch
     with evaluation_mode(model):
         for state in unstack(q.sample(samples, torch.Generator(inputs.device).manual_seed(0))):
             for batch in torch.split(inputs, batch_size):
-                seen: list[Tensor] = []
-                watch(model, state, (batch,), None, partial(_before, seen))
-                layers = layers or [_Spread() for _ in seen]
-                for layer, units in zip(layers, seen, strict=True):
+                layer_units: list[Tensor] = []
+                watch(model, state, (batch,), None, partial(_before, layer_units))
+                layers = layers or [_Spread() for _ in layer_units]
+                for layer, units in zip(layers, layer_units, strict=True):
                     layer.take(units)
     return [layer.variance() for layer in layers]
 
 
-def _before(seen: list[Tensor], _: int, kind: SiteKind, x: Tensor) -> None:
+def _before(layer_units: list[Tensor], _: int, kind: SiteKind, x: Tensor) -> None:
     """Keep what enters an activation function, now, as it may be overwritten."""
     if kind == "pre":
-        seen.append(x.movedim(1, -1).flatten(0, -2).double())
+        layer_units.append(x.movedim(1, -1).flatten(0, -2).double())
 
 
-def _kept(settings: Settings, study: PosteriorStudy, measure: PathMeasurement, cost: str) -> list[list[float]]:
+def _variance_ratios(
+    settings: Settings, study: PosteriorStudy, measure: PathMeasurement, cost: str
+) -> list[list[float]]:
     """The ratios at each of TIMES, layer by layer, of the first pair."""
 
     def compute() -> list[list[float]]:
@@ -118,20 +120,23 @@ def _kept(settings: Settings, study: PosteriorStudy, measure: PathMeasurement, c
         path = geodesic(a, b)
         settings.say(f"{study.title}: variances of units, {cost}")
         samples = min(measure.samples, MOST)
-        found = [variances(path(t), model, inputs, samples, measure.batch_size) for t in TIMES]
-        return ratios(TIMES, found)
+        variances_of_t = [variances(path(t), model, inputs, samples, measure.batch_size) for t in TIMES]
+        return ratios(TIMES, variances_of_t)
 
-    kept: list[list[float]] = settings.keep(
-        "rossi2023-variances", compute, **study.known(), measure=asdict(measure), cost=cost
+    rows: list[list[float]] = settings.keep(
+        "rossi2023-variances", compute, **study.key(), measure=asdict(measure), cost=cost
     )
-    return kept
+    return rows
 
 
-def ratios(times: tuple[float, ...], found: list[list[float]]) -> list[list[float]]:
+def ratios(times: tuple[float, ...], variances_of_t: list[list[float]]) -> list[list[float]]:
     """Of each layer at each t, with the ends of the path first and last in `found`."""
     return [
-        [v / ((1 - t) * first + t * last) for v, first, last in zip(row, found[0], found[-1], strict=True)]
-        for t, row in zip(times, found, strict=True)
+        [
+            v / ((1 - t) * first + t * last)
+            for v, first, last in zip(row, variances_of_t[0], variances_of_t[-1], strict=True)
+        ]
+        for t, row in zip(times, variances_of_t, strict=True)
     ]
 
 

@@ -55,6 +55,6 @@ def differ(first: list[float], second: list[float]) -> bool | None:
 
 def written(rows: list[dict[str, Any]], split: str) -> str:
     """The mean barrier of a split in words, with its error over pairs, or over the networks drawn for a single one."""
-    found = heights(rows, split)
-    error = standard_error(found) if len(found) > 1 else rows[0][split]["height_error"]
-    return f"{mean(found):.3f}" if error is None else f"{mean(found):.3f} ± {error:.3f}"
+    values = heights(rows, split)
+    error = standard_error(values) if len(values) > 1 else rows[0][split]["height_error"]
+    return f"{mean(values):.3f}" if error is None else f"{mean(values):.3f} ± {error:.3f}"

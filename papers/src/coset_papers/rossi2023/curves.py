@@ -31,7 +31,7 @@ def fig3(settings: Settings) -> Outcome:
     (along,) = barriers(study, settings, measure, NOT_MOVED)
     (mixed,) = barriers(study, settings, measure, NOT_MOVED, mixture)
     (aligned,) = barriers(study, settings, measure, BY_WASSERSTEIN)
-    data = {"title": study.title, "study": study.known(), "measure": asdict(measure)}
+    data = {"title": study.title, "study": study.key(), "measure": asdict(measure)}
     data |= {"geodesic": along, "mixture": mixed, "aligned": aligned}
     flat = mixed["test"]["height"]
     claim = Claim(
@@ -65,7 +65,7 @@ def fig4(settings: Settings) -> Outcome:
     shown = _shown(settings, studies)
     claims = [claim for row in shown for claim in _zero_claims(scale, row)]
     residual = next(study for study in studies if not study.model.startswith("mlp"))
-    (row,) = [row for row in shown if row["study"] == residual.known()]
+    (row,) = [row for row in shown if row["study"] == residual.key()]
     (row["activations"],) = barriers(residual, settings, measure_of(scale, residual), "activations")
     return Outcome({"shown": shown}, without_repeated_notes([*claims, _by_activations(scale, row)]))
 
@@ -152,16 +152,16 @@ def _shown(settings: Settings, studies: list[PosteriorStudy], names: list[str] |
             continue
         measure = measure_of(settings.scale, study)
         (naive,), (aligned,) = (barriers(study, settings, measure, cost) for cost in (NOT_MOVED, BY_WASSERSTEIN))
-        rows[title] = {"title": title, "study": study.known(), "measure": asdict(measure)}
+        rows[title] = {"title": title, "study": study.key(), "measure": asdict(measure)}
         rows[title] |= {"naive": naive, "aligned": aligned}
     return list(rows.values())
 
 
 def _zero_claims(scale: str, row: dict[str, Any]) -> tuple[Claim, ...]:
     is_mlp = row["title"].startswith("MLP")
-    known = scale != "smoke"
-    note = THRESHOLDS if known else TOO_SMALL
-    if not is_mlp and known:
+    judged = scale != "smoke"
+    note = THRESHOLDS if judged else TOO_SMALL
+    if not is_mlp and judged:
         epochs, samples = row["study"]["method"]["epochs"], row["measure"]["samples"]
         note = f"{THRESHOLDS} Here {epochs} epochs, and {samples} networks are drawn."
     naive, aligned = ([row[key][split]["height"] for split in ("train", "test")] for key in ("naive", "aligned"))
@@ -178,9 +178,9 @@ def _zero_claims(scale: str, row: dict[str, Any]) -> tuple[Claim, ...]:
             f"{row['title']}: a barrier without alignment",
             None,
             words[0],
-            all(noticeable(height) for height in naive) if known or is_mlp else None,
+            all(noticeable(height) for height in naive) if judged or is_mlp else None,
         ),
-        Claim(f"{row['title']}: {text}", None, words[1], holds if known else None, note),
+        Claim(f"{row['title']}: {text}", None, words[1], holds if judged else None, note),
     )
 
 

@@ -55,11 +55,13 @@ def fig_a16(settings: Settings) -> Outcome:
 def draw_planes(data: Any) -> Figure:
     """A row for each plane, with likelihood, prior and posterior."""
     title = f"Nats per example below the best of the plane: {data['title']}, through {data['through']}"
-    tallest = max((found["y"][-1] - found["y"][0]) / (found["x"][-1] - found["x"][0]) for found in data["planes"])
+    tallest = max(
+        (picture["y"][-1] - picture["y"][0]) / (picture["x"][-1] - picture["x"][0]) for picture in data["planes"]
+    )
     figure, grid = panels(len(data["planes"]), len(GRIDS), title, min(2.8 * tallest + 0.8, 3.1))
-    for row, found in zip(grid, data["planes"], strict=True):
+    for row, picture in zip(grid, data["planes"], strict=True):
         for axes, (key, name) in zip(row, GRIDS.items(), strict=True):
-            filled = _panel(axes, found, _depth(found[key], data["examples"]))
+            filled = _panel(axes, picture, _depth(picture[key], data["examples"]))
             style(axes, "distance of parameters", "", name)
             axes.grid(visible=False)
             beside = axes.inset_axes((1.03, 0.0, 0.05, 1.0))  # as high as the panel, whose aspect is that of the plane
@@ -68,14 +70,14 @@ def draw_planes(data: Any) -> Figure:
     return figure
 
 
-def dip(found: Any, first: int, second: int, examples: int) -> float:
+def dip(surface: Any, first: int, second: int, examples: int) -> float:
     """How far, in nats per example, the log-posterior falls below the chord between two of a plane's points.
 
     Between places of the grid it is linear, so a value at a point is one of the grid's around it.
     """
-    values = np.array(found["log_posterior"], dtype=float)
-    grid = RegularGridInterpolator((found["y"], found["x"]), values)
-    (x0, y0), (x1, y1) = found["points"][first], found["points"][second]
+    values = np.array(surface["log_posterior"], dtype=float)
+    grid = RegularGridInterpolator((surface["y"], surface["x"]), values)
+    (x0, y0), (x1, y1) = surface["points"][first], surface["points"][second]
     t = np.linspace(0, 1, FINE)
     along: Array = grid(np.stack((y0 + t * (y1 - y0), x0 + t * (x1 - x0)), axis=-1))
     chord: Array = (1 - t) * along[0] + t * along[-1]
@@ -85,10 +87,10 @@ def dip(found: Any, first: int, second: int, examples: int) -> float:
 def _outcome(settings: Settings, study: PosteriorStudy, through: str) -> Outcome:
     sizes = {"points": POINTS[settings.scale], "used": EXAMPLES[settings.scale]}
     total = study.examples or IMAGE_SETS[study.data].examples
-    found = settings.keep(
-        f"rossi2023-plane-{through}", lambda: _planes(settings, study, through, **sizes), **study.known(), **sizes
+    planes = settings.keep(
+        f"rossi2023-plane-{through}", lambda: _planes(settings, study, through, **sizes), **study.key(), **sizes
     )
-    dips = [dip(one, first, second, total) for one in found for first, second in one["lines"]]
+    dips = [dip(one, first, second, total) for one in planes for first, second in one["lines"]]
     judged = settings.scale != "smoke" or study.model.startswith("mlp")
     used = min(sizes["used"], total)
     claim = Claim(
@@ -100,22 +102,22 @@ def _outcome(settings: Settings, study: PosteriorStudy, through: str) -> Outcome
         if judged
         else TOO_SMALL,
     )
-    data = {"title": study.title, "through": through, "study": study.known(), **sizes, "examples": total}
-    return Outcome(data | {"dips": dips, "planes": found}, (claim,))
+    data = {"title": study.title, "through": through, "study": study.key(), **sizes, "examples": total}
+    return Outcome(data | {"dips": dips, "planes": planes}, (claim,))
 
 
 def _planes(settings: Settings, study: PosteriorStudy, through: str, points: int, used: int) -> list[dict[str, Any]]:
-    (_, a, b), (_, _, moved) = (next(study.pairs(settings, cost)) for cost in (NAIVE, ALIGNED))
+    (_, a, b), (_, _, aligned) = (next(study.pairs(settings, cost)) for cost in (NAIVE, ALIGNED))
     if through == MEANS:
-        corners = {"q0": a.mean, "q1": b.mean, "P q1": moved.mean}
+        corners = {"q0": a.mean, "q1": b.mean, "P q1": aligned.mean}
         return [_plane(settings, study, corners, [(0, 1), (0, 2)], points, used)]
-    found = []
-    for name, end in (("q1", b), ("P q1", moved)):
+    planes = []
+    for name, end in (("q1", b), ("P q1", aligned)):
         three = {"q0": a, name: end, "halfway": geodesic(a, end)(0.5)}
         generator = settings.generator()
-        drawn = {label: unstack(q.sample(1, generator))[0] for label, q in three.items()}
-        found.append(_plane(settings, study, drawn, [(0, 1)], points, used))
-    return found
+        corners = {label: unstack(q.sample(1, generator))[0] for label, q in three.items()}
+        planes.append(_plane(settings, study, corners, [(0, 1)], points, used))
+    return planes
 
 
 def _plane(
@@ -132,12 +134,12 @@ def _plane(
     split, model = study.parts(settings).train, study.build().to(settings.device)
     examples = some(split, used)
     a, b, c = corners.values()
-    made = plane(a, b, c, model, examples, points, prior_variance=study.method.prior_variance)
-    likelihood = np.array(made.log_likelihood) * (len(split) / len(examples))
-    grids = {"log_likelihood": likelihood, "log_prior": np.array(made.log_prior)}
+    surface = plane(a, b, c, model, examples, points, prior_variance=study.method.prior_variance)
+    likelihood = np.array(surface.log_likelihood) * (len(split) / len(examples))
+    grids = {"log_likelihood": likelihood, "log_prior": np.array(surface.log_prior)}
     grids["log_posterior"] = likelihood + grids["log_prior"]
     lists = {key: values.tolist() for key, values in grids.items()}
-    return {"x": made.x, "y": made.y, "points": made.points, "labels": list(corners), "lines": lines, **lists}
+    return {"x": surface.x, "y": surface.y, "points": surface.points, "labels": list(corners), "lines": lines, **lists}
 
 
 def _depth(values: list[list[float]], examples: int) -> Array:
@@ -146,12 +148,12 @@ def _depth(values: list[list[float]], examples: int) -> Array:
     return depth
 
 
-def _panel(axes: Axes, found: Any, depth: Array) -> QuadContourSet:
+def _panel(axes: Axes, surface: Any, depth: Array) -> QuadContourSet:
     """Brighter is better; levels are evenly spaced in the square root, so that the best are told apart."""
     levels = np.linspace(0, 1, SHADES) ** 2 * max(float(depth.max()), 1e-9)
-    filled = axes.contourf(found["x"], found["y"], depth, levels, cmap="viridis_r")
+    filled = axes.contourf(surface["x"], surface["y"], depth, levels, cmap="viridis_r")
     outline = [withStroke(linewidth=2.5, foreground="white")]
-    for (x, y), label in zip(found["points"], found["labels"], strict=True):
+    for (x, y), label in zip(surface["points"], surface["labels"], strict=True):
         axes.plot(x, y, "o", color=INK, markeredgecolor="white", markersize=5)
         axes.annotate(
             label, (x, y), (0, 6), textcoords="offset points", ha="center", fontsize=8, color=INK, path_effects=outline

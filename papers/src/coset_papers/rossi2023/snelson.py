@@ -57,14 +57,14 @@ SIZES = {
 def fig1(settings: Settings) -> Outcome:
     """Figure 1: two solutions, and halfway between them with and without alignment."""
     sizes = SIZES[settings.scale]
-    found = [
+    results = [
         settings.keep("rossi2023-fig1", partial(_compute, settings, sizes, n), width=n, **asdict(sizes))
         for n in sizes.widths
     ]
-    pairs = {str(n): one.pop("pairs") for n, one in zip(sizes.widths, found, strict=True)}
+    pairs = {str(n): one.pop("pairs") for n, one in zip(sizes.widths, results, strict=True)}
     judged = settings.scale != "smoke"
     return Outcome(
-        {"sizes": asdict(sizes), "pairs": pairs, **found[0]},
+        {"sizes": asdict(sizes), "pairs": pairs, **results[0]},
         (
             _lost("without alignment the data are no longer modelled halfway", pairs, "naive", True, judged),
             _lost("after alignment they are", pairs, "aligned", False, judged),
@@ -72,9 +72,9 @@ def fig1(settings: Settings) -> Outcome:
                 "the aligned solution halfway is neither of the two",
                 None,
                 "its sample with the same noise is "
-                + " and ".join(f"{apart:.3f}" for apart in found[0]["apart"].values())
+                + " and ".join(f"{apart:.3f}" for apart in results[0]["apart"].values())
                 + " away from theirs (rms)",
-                min(found[0]["apart"].values()) > 0,
+                min(results[0]["apart"].values()) > 0,
             ),
         ),
     )
@@ -146,7 +146,7 @@ def _compute(settings: Settings, sizes: LineSizes, n: int) -> dict[str, Any]:
     model = zoo.build(f"mlp:1-{n}-{n}-{n}-1").to(settings.device)
     settings.say(f"training {sizes.replicas} networks 1-{n}-{n}-{n}-1 on {sizes.source}")
     folder = settings.folder("rossi2023-line", width=n, **asdict(sizes))
-    found = fit(
+    solutions = fit(
         model,
         split,
         sizes.method,
@@ -157,10 +157,10 @@ def _compute(settings: Settings, sizes: LineSizes, n: int) -> dict[str, Any]:
     )
     sym = symmetry(model, (split.inputs[:2],))
     rows, every = [], []
-    for i, j in combinations(range(len(found)), 2):
-        a, b = found[i], found[j]
-        moved = sym.act(align(a, b, sym).element, b)
-        four = {"q0": a, "q1": b, "naive": geodesic(a, b)(0.5), "aligned": geodesic(a, moved)(0.5)}
+    for i, j in combinations(range(len(solutions)), 2):
+        a, b = solutions[i], solutions[j]
+        aligned = sym.act(align(a, b, sym).element, b)
+        four = {"q0": a, "q1": b, "naive": geodesic(a, b)(0.5), "aligned": geodesic(a, aligned)(0.5)}
         rows.append({name: evaluate(q, model, split, sizes.samples).nll for name, q in four.items()})
         every.append(four)
     reach = REACH * float(split.inputs.abs().max())
@@ -169,17 +169,21 @@ def _compute(settings: Settings, sizes: LineSizes, n: int) -> dict[str, Any]:
     samples = {name: torch.tensor(one["sample"]) for name, one in shown.items()}
     apart = {name: float((samples["aligned"] - samples[name]).square().mean().sqrt()) for name in ("q0", "q1")}
     points = {"x": split.inputs[:, 0].tolist(), "y": split.targets[:, 0].tolist(), "grid": grid[:, 0].tolist()}
-    solutions = {name: one | {"loss": rows[0][name]} for name, one in shown.items()}
-    return points | {"pairs": rows, "solutions": solutions, "apart": apart}
+    pictures = {name: one | {"loss": rows[0][name]} for name, one in shown.items()}
+    return points | {"pairs": rows, "solutions": pictures, "apart": apart}
 
 
 def _shown(settings: Settings, q: Solution, model: nn.Module, grid: Tensor, samples: int) -> dict[str, Any]:
     """Mean, deviation and one sample of y on the grid."""
-    found = moments(q, model, grid, samples)
-    (drawn,) = states.unstack(q.sample(1, settings.generator()))
+    prediction = moments(q, model, grid, samples)
+    (state,) = states.unstack(q.sample(1, settings.generator()))
     with torch.no_grad():
-        sample = states.call(model, drawn, (grid,))
-    return {"mean": found.mean[:, 0].tolist(), "std": found.std[:, 0].tolist(), "sample": sample[:, 0].tolist()}
+        sample = states.call(model, state, (grid,))
+    return {
+        "mean": prediction.mean[:, 0].tolist(),
+        "std": prediction.std[:, 0].tolist(),
+        "sample": sample[:, 0].tolist(),
+    }
 
 
 exhibit("rossi2023/fig1", "regression on a line, halfway between two posteriors", fig1, draw_fig1)

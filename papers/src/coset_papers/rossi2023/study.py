@@ -11,12 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from coset import MAP, VI, Epoch, Solution, Symmetry, align, fit, on_epoch, symmetry, zoo
+from coset import MAP, VI, Solution, Symmetry, align, fit, on_epoch, symmetry, zoo
 from coset.data import DataSet
 from coset_papers.images import IMAGE_SETS, load
 from coset_papers.settings import Settings
 
-SAID = 10  # times that a training is heard of
 COMPARED = 5000  # examples by which activations are matched
 
 
@@ -49,30 +48,25 @@ class PosteriorStudy:
         """The model; its own weights do not count."""
         return zoo.build(self.model)
 
-    def known(self) -> dict[str, Any]:
+    def key(self) -> dict[str, Any]:
         """All that the networks depend on, as JSON can hold it; how many there are is not among it."""
         method = {"name": type(self.method).__name__} | asdict(self.method)
         return {"data": self.data, "model": self.model, "examples": self.examples, "method": method}
 
     def solutions(self, settings: Settings) -> list[Solution]:
         """The trained networks; those that were trained before are read."""
-        epochs = self.method.epochs
-
-        def progress(epoch: Epoch) -> None:
-            if epoch.epoch % max(epochs // SAID, 1) == 0:
-                settings.say(f"{self.title}: network {epoch.replica}, epoch {epoch.epoch} of {epochs}")
-
-        folder = settings.folder(f"rossi2023-{self.data}-{self.model.partition(':')[0]}", **self.known())
-        train = self.parts(settings).train
+        say = settings.listener(
+            lambda epoch: f"{self.title}: network {epoch.replica}, epoch {epoch.epoch} of {epoch.epochs}"
+        )
         return fit(
             self.build(),
-            train,
+            self.parts(settings).train,
             self.method,
             self.replicas,
             settings.seed,
             settings.device,
-            folder,
-            on_epoch(progress),
+            out=settings.folder(f"rossi2023-{self.data}-{self.model.partition(':')[0]}", **self.key()),
+            progress=on_epoch(say),
         )
 
     def symmetry(self, settings: Settings) -> Symmetry:
@@ -81,14 +75,14 @@ class PosteriorStudy:
 
     def pairs(self, settings: Settings, cost: str) -> Iterator[tuple[tuple[int, int], Solution, Solution]]:
         """All pairs of networks, the second moved by the best element for `cost`; "naive" leaves it as it is."""
-        found = self.solutions(settings)
-        for i, j in combinations(range(len(found)), 2):
-            a, b = found[i], found[j]
+        solutions = self.solutions(settings)
+        for i, j in combinations(range(len(solutions)), 2):
+            a, b = solutions[i], solutions[j]
             if cost != "naive":
                 sym = self.symmetry(settings)
                 train = self.parts(settings).train
-                seen = train.subset(min(COMPARED, len(train)), torch.Generator().manual_seed(settings.seed))
-                b = sym.act(align(a, b, sym, cost, self.build(), seen).element, b)
+                examples = train.subset(min(COMPARED, len(train)), torch.Generator().manual_seed(settings.seed))
+                b = sym.act(align(a, b, sym, cost, self.build(), examples).element, b)
             yield (i, j), a, b
 
     def mode(self) -> PosteriorStudy:

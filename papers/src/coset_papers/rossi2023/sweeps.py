@@ -73,8 +73,8 @@ def draw_sweep(data: Any) -> Figure:
     for axes, (name, rows) in zip(row, data["series"].items(), strict=True):
         for cost, colour, words in ((NOT_MOVED, NAIVE, "naive"), (BEST, ALIGNED, "aligned")):
             for split, dashes in LINES.items():
-                found = [heights(one, split) for one in rows[cost]]
-                trend(axes, rows["x"], found, colour, f"{words}, {split}", dashes)
+                values = [heights(one, split) for one in rows[cost]]
+                trend(axes, rows["x"], values, colour, f"{words}, {split}", dashes)
         settings_axis(axes, rows["x"])
         style(axes, data["setting"], "barrier (nats)", name)
         axes.set_ylim(bottom=0)
@@ -107,7 +107,7 @@ def _changes(setting: str, values: Sequence[float], epochs: int) -> list[dict[st
 
 def _series(settings: Settings, studies: list[PosteriorStudy], values: Sequence[float]) -> dict[str, Any]:
     measure = quick(settings.scale, studies[0])
-    rows: dict[str, Any] = {"x": list(values), "study": studies[0].known(), "measure": asdict(measure)}
+    rows: dict[str, Any] = {"x": list(values), "study": studies[0].key(), "measure": asdict(measure)}
     for cost in (NOT_MOVED, BEST):
         rows[cost] = [barriers(study, settings, measure, cost) for study in studies]
     return rows
@@ -117,22 +117,22 @@ def _trend(text: str, rows: dict[str, Any], cost: str, scale: str, rising: bool 
     """From the least setting to the greatest, or the other way if `rising`."""
     first, last = rows[cost][0], rows[cost][-1]
     ends = (last, first) if rising else (first, last)
-    found = falls(*(heights(one, "test") for one in ends))
+    verdict = falls(*(heights(one, "test") for one in ends))
     words = f"test barrier {written(first, 'test')} at {rows['x'][0]:g}, {written(last, 'test')} at {rows['x'][-1]:g}"
-    note = TOO_SMALL if scale == "smoke" else ONE_PAIR if found is None else BY_PAIRS
-    return Claim(text, None, words, None if scale == "smoke" else found, note)
+    note = TOO_SMALL if scale == "smoke" else ONE_PAIR if verdict is None else BY_PAIRS
+    return Claim(text, None, words, None if scale == "smoke" else verdict, note)
 
 
 def _gap(name: str, rows: dict[str, Any], ends: tuple[float, float], scale: str) -> Claim:
     """|train - test| of the naive barrier, at the least and the greatest variance."""
     gaps = [[abs(row["train"]["height"] - row["test"]["height"]) for row in rows[NOT_MOVED][at]] for at in (0, -1)]
-    found = falls(gaps[1], gaps[0])
+    verdict = falls(gaps[1], gaps[0])
     return Claim(
         f"{name}: higher variances have bigger gaps between training and test barriers",
         None,
         f"naive: {mean(gaps[0]):.3f} at {ends[0]:g}, {mean(gaps[1]):.3f} at {ends[1]:g}",
-        None if scale == "smoke" else found,
-        TOO_SMALL if scale == "smoke" else ONE_PAIR if found is None else BY_PAIRS,
+        None if scale == "smoke" else verdict,
+        TOO_SMALL if scale == "smoke" else ONE_PAIR if verdict is None else BY_PAIRS,
     )
 
 

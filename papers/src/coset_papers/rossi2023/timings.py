@@ -80,7 +80,7 @@ def _series(settings: Settings, studies: dict[Any, PosteriorStudy]) -> dict[str,
     for study in studies.values():
         for name, one in (("VI", study), ("MAP", study.mode())):
             for tool in ("coset", "textbook with scipy"):
-                seconds = settings.keep("rossi2023-seconds", _timed(settings, one, tool), **one.known(), tool=tool)
+                seconds = settings.keep("rossi2023-seconds", _timed(settings, one, tool), **one.key(), tool=tool)
                 rows[f"{name}, {tool}"].append(seconds)
     return rows
 

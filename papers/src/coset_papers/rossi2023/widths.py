@@ -78,8 +78,8 @@ def draw_fig5(data: Any) -> Figure:
     for axes, (name, rows) in zip(row, data["series"].items(), strict=True):
         for cost, colour, words in ((NOT_MOVED, NAIVE, "naive"), (BEST, ALIGNED, "aligned")):
             for split, dashes in LINES.items():
-                found = [heights(one, split) for one in rows[cost]]
-                trend(axes, rows["width"], found, colour, f"{words}, {split}", dashes)
+                values = [heights(one, split) for one in rows[cost]]
+                trend(axes, rows["width"], values, colour, f"{words}, {split}", dashes)
         settings_axis(axes, rows["width"])
         style(axes, "width" if name.startswith("MLP") else "width, times 16 channels", "barrier (nats)", name)
         axes.set_ylim(bottom=0)
@@ -94,8 +94,8 @@ def draw_fig9(data: Any) -> Figure:
         for (name, rows), colour in zip(data["series"].items(), HUES, strict=False):
             for cost, dashes in ((BEST, "solid"), (NOT_MOVED, LINES["train"])):
                 words = "aligned" if cost == BEST else "naive"
-                found = [heights(one, split) for one in rows[cost]]
-                trend(axes, rows["width"], found, colour, f"{name}, {words}", dashes)
+                values = [heights(one, split) for one in rows[cost]]
+                trend(axes, rows["width"], values, colour, f"{name}, {words}", dashes)
         settings_axis(axes, data["series"]["VI"]["width"])
         style(axes, "width, times 16 channels", f"{split} barrier (nats)")
         axes.set_ylim(bottom=0)
@@ -113,7 +113,7 @@ def _series(
     settings: Settings, studies: list[PosteriorStudy], widths: tuple[float, ...], costs: tuple[str, ...]
 ) -> dict[str, Any]:
     """For each cost the barriers of all pairs at each width."""
-    rows: dict[str, Any] = {"width": list(widths), "studies": [study.known() for study in studies]}
+    rows: dict[str, Any] = {"width": list(widths), "studies": [study.key() for study in studies]}
     measure = quick(settings.scale, studies[0])
     rows["measure"] = asdict(measure)
     for cost in costs:
@@ -134,24 +134,24 @@ def _images(studies: list[PosteriorStudy]) -> str:
 def _falls(text: str, rows: dict[str, Any], cost: str, expected: bool, scale: str) -> Claim:
     """Between the narrowest and the widest."""
     first, last = rows[cost][0], rows[cost][-1]
-    found = falls(heights(first, "test"), heights(last, "test"))
-    holds = None if found is None or scale == "smoke" else found is expected
+    verdict = falls(heights(first, "test"), heights(last, "test"))
+    holds = None if verdict is None or scale == "smoke" else verdict is expected
     ends = rows["width"][0], rows["width"][-1]
     words = f"test barrier {written(first, 'test')} at width {ends[0]:g}, {written(last, 'test')} at {ends[1]:g}"
-    return Claim(text, None, words, holds, _note(scale, found))
+    return Claim(text, None, words, holds, _note(scale, verdict))
 
 
 def _compared(text: str, vi: dict[str, Any], mode: dict[str, Any], at: int, scale: str) -> Claim:
     one, other = vi[BEST][at], mode[BEST][at]
     pairs = heights(one, "test"), heights(other, "test")
     apart = differ(*pairs)
-    found = None if apart is None else (not apart if at == 0 else apart and mean(pairs[1]) < mean(pairs[0]))
+    verdict = None if apart is None else (not apart if at == 0 else apart and mean(pairs[1]) < mean(pairs[0]))
     words = f"width {vi['width'][at]:g}, test: VI {written(one, 'test')}, MAP {written(other, 'test')}"
-    return Claim(text, None, words, None if scale == "smoke" else found, _note(scale, found))
+    return Claim(text, None, words, None if scale == "smoke" else verdict, _note(scale, verdict))
 
 
-def _note(scale: str, found: bool | None) -> str:
-    return TOO_SMALL if scale == "smoke" else ONE_PAIR if found is None else BY_PAIRS
+def _note(scale: str, verdict: bool | None) -> str:
+    return TOO_SMALL if scale == "smoke" else ONE_PAIR if verdict is None else BY_PAIRS
 
 
 exhibit("rossi2023/fig5", "barriers by width", fig5, draw_fig5)

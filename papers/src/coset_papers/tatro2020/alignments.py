@@ -27,9 +27,9 @@ def fig2(settings: Settings) -> Outcome:
     scale, shown, claims = settings.scale, [], []
     for name in present(scale):
         one, measure = single(scale, name), SIZES[scale].measure
-        found = {kind: along(one, settings, measure, kind) for kind in (UNALIGNED, *WAYS)}
-        shown.append({"title": one.title, "study": one.known(), "measure": asdict(measure), "curves": found})
-        average = {kind: mean(averages(rows)) for kind, rows in found.items()}
+        curves = {kind: along(one, settings, measure, kind) for kind in (UNALIGNED, *WAYS)}
+        shown.append({"title": one.title, "study": one.key(), "measure": asdict(measure), "curves": curves})
+        average = {kind: mean(averages(rows)) for kind, rows in curves.items()}
         note = f"Averages along one curve of each kind: no word on significance. {shorter(one)}"
         for text, better, worse in (
             ("all alignments outperform none", WAYS, (UNALIGNED,) * 4),

@@ -42,10 +42,10 @@ def along(
     def compute() -> list[Record]:
         return list(_measured(study, settings, measure, kind, split, attacked, straight))
 
-    kept: list[Record] = settings.keep(
+    rows: list[Record] = settings.keep(
         "tatro2020-along",
         compute,
-        **study.known(),
+        **study.key(),
         pairs=study.plan.pairs,
         measure=asdict(measure),
         kind=kind,
@@ -53,7 +53,7 @@ def along(
         attacked=attacked,
         straight=straight,
     )
-    return kept
+    return rows
 
 
 def _measured(
@@ -69,7 +69,7 @@ def _measured(
     for pair in range(study.plan.pairs):
         curve = study.curve(settings, kind, pair)
         settings.say(f"{study.title}: {split} accuracy along curve {pair}, {kind}")
-        found = barrier(
+        loss = barrier(
             geodesic(curve.points[0], curve.points[-1]) if straight else curve,
             model,
             some(getattr(images, split), measure.examples),
@@ -78,7 +78,7 @@ def _measured(
             batch_size=measure.batch_size,
             attack=study.attack(settings) if attacked else None,
         )
-        yield json.loads(found.to_json())
+        yield json.loads(loss.to_json())
 
 
 def averages(rows: list[Record], key: str = "accuracy") -> list[float]:

@@ -19,7 +19,7 @@ from coset_papers.tatro2020.networks import SIZES, absent, shorter, single
 from coset_papers.tatro2020.plotting import COLOURS
 from coset_papers.tatro2020.published import GRID, GRID_BATCHES
 
-WANTED = "cifar100"
+IMAGES = "cifar100"
 BOTH = (UNALIGNED, ALIGNED)
 LINES: tuple[tuple[str, Any], ...] = (("o", "solid"), ("s", (0, (4, 2))), ("^", (0, (1, 1.5))))  # by rate
 
@@ -27,18 +27,18 @@ LINES: tuple[tuple[str, Any], ...] = (("o", "solid"), ("s", (0, (4, 2))), ("^", 
 def table3(settings: Settings) -> Outcome:
     """Table 3: average test accuracy along TinyTen curves by rate and batch size."""
     scale, sizes = settings.scale, SIZES[settings.scale]
-    base = single(scale, WANTED)
+    base = single(scale, IMAGES)
     cells: dict[str, list[dict[str, Any]]] = {kind: [] for kind in BOTH}
     for kind in BOTH:
         for rate in sizes.grid_rates:
             for batch in sizes.grid_batches:
                 curves = replace(base.plan.curves, rate=rate, batch_size=batch, epochs=sizes.grid_epochs)
-                found = along(replace(base, plan=replace(base.plan, curves=curves)), settings, sizes.measure, kind)
-                cells[kind].append({"rate": rate, "batch": batch, "average": mean(averages(found))})
+                rows = along(replace(base, plan=replace(base.plan, curves=curves)), settings, sizes.measure, kind)
+                cells[kind].append({"rate": rate, "batch": batch, "average": mean(averages(rows))})
     plain, best = ([cell["average"] for cell in cells[kind]] for kind in BOTH)
     note = (
         f"One pair of networks and {sizes.grid_epochs} epochs for each curve: no word on significance. "
-        f"{shorter(base)} {absent(base.data, WANTED)}"
+        f"{shorter(base)} {absent(base.data, IMAGES)}"
     ).strip()
     gains = [x - y for rate in GRID[ALIGNED] for x, y in zip(GRID[ALIGNED][rate], GRID[UNALIGNED][rate], strict=True)]
     lowest, highest = min(map(min, GRID[ALIGNED].values())), max(map(max, GRID[UNALIGNED].values()))
@@ -62,7 +62,7 @@ def table3(settings: Settings) -> Outcome:
     )
     data = {
         "title": base.title,
-        "study": base.known(),
+        "study": base.key(),
         "measure": asdict(sizes.measure),
         "epochs": sizes.grid_epochs,
         "cells": cells,
@@ -72,7 +72,7 @@ def table3(settings: Settings) -> Outcome:
             for rate, values in rates.items()
             for batch, value in zip(GRID_BATCHES, values, strict=True)
         ],
-        "published_title": f"TinyTen, {IMAGE_SETS[WANTED].title}, published",
+        "published_title": f"TinyTen, {IMAGE_SETS[IMAGES].title}, published",
     }
     return Outcome(data, without_repeated_notes(claims))
 

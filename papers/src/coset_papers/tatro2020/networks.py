@@ -127,29 +127,29 @@ def present(scale: str) -> tuple[str, ...]:
     return first, *(name for name in others if available(name))
 
 
-def study(scale: str, wanted: str, network: str | None = None) -> CurveStudy:
+def study(scale: str, images: str, network: str | None = None) -> CurveStudy:
     """A network, the first when None, on the images that are wanted, or on the first if those are not there."""
     sizes, names = SIZES[scale], present(scale)
     network = network or next(iter(sizes.plans))
-    return CurveStudy(network, wanted if wanted in names else names[0], sizes.plans[network], sizes.examples)
+    return CurveStudy(network, images if images in names else names[0], sizes.plans[network], sizes.examples)
 
 
-def robust(scale: str, wanted: str) -> CurveStudy:
+def robust(scale: str, images: str) -> CurveStudy:
     """The network that is trained under attack."""
-    return replace(study(scale, wanted), plan=SIZES[scale].robust)
+    return replace(study(scale, images), plan=SIZES[scale].robust)
 
 
-def single(scale: str, wanted: str, network: str | None = None) -> CurveStudy:
+def single(scale: str, images: str, network: str | None = None) -> CurveStudy:
     """One pair, for figures of one curve."""
-    whole = study(scale, wanted, network)
+    whole = study(scale, images, network)
     return replace(whole, plan=replace(whole.plan, pairs=1))
 
 
-def absent(used: str, wanted: str) -> str:
+def absent(used: str, published: str) -> str:
     """A sentence on images that the paper has here and this scale has not; empty if it has."""
-    if used == wanted:
+    if used == published:
         return ""
-    titles = IMAGE_SETS[used].title, IMAGE_SETS[wanted].title
+    titles = IMAGE_SETS[used].title, IMAGE_SETS[published].title
     return f"{titles[0]} stands for {titles[1]}."
 
 

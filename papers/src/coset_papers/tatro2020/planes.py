@@ -29,8 +29,8 @@ MARGIN = 0.2
 
 def fig3(settings: Settings) -> Outcome:
     """Figure 3: the plane of both initializations, training loss, and test loss and accuracy along the curves."""
-    scale, wanted = settings.scale, "cifar100"
-    one = single(scale, wanted)
+    scale, images = settings.scale, "cifar100"
+    one = single(scale, images)
     measure = SIZES[scale].measure
     curves = {kind: along(one, settings, measure, kind) for kind in BOTH}
     lines = {kind: along(one, settings, measure, kind, straight=True) for kind in BOTH}
@@ -41,7 +41,7 @@ def fig3(settings: Settings) -> Outcome:
         "lines": lines,
         "traces": learned,
     }
-    note = _note(one, wanted)
+    note = _note(one, images)
     accuracy = {kind: curves[kind][0]["accuracy"] for kind in BOTH}
     inner = list(zip(accuracy[ALIGNED], accuracy[UNALIGNED], strict=True))[1:-1]
     wins = sum(x >= y for x, y in inner)
@@ -81,23 +81,23 @@ def fig5(settings: Settings) -> Outcome:
 
 def fig7(settings: Settings) -> Outcome:
     """Figure 7: loss and accuracy on the planes of the learned curves."""
-    scale, wanted = settings.scale, "cifar100"
-    one = single(scale, wanted)
+    scale, images = settings.scale, "cifar100"
+    one = single(scale, images)
     measure = SIZES[scale].measure
     data = _described(one, measure) | {"planes": [_learned(settings, one, kind) for kind in BOTH]}
     spread = {}
     for kind in BOTH:
         (row,) = along(one, settings, measure, kind)
         spread[kind] = max(row["accuracy"]) - min(row["accuracy"])
-    found = claim(
+    verdict = claim(
         scale,
         "with alignment a planar curve is learned along which accuracy is mostly constant",
         None,
         f"greatest less least accuracy: aligned {percent([spread[ALIGNED]])}, unaligned {percent([spread[UNALIGNED]])}",
         spread[ALIGNED] < spread[UNALIGNED] / 2,
-        f"Mostly constant: less than half the range of the unaligned curve. {_note(one, wanted)}",
+        f"Mostly constant: less than half the range of the unaligned curve. {_note(one, images)}",
     )
-    return Outcome(data, (found,))
+    return Outcome(data, (verdict,))
 
 
 def draw_fig3(data: Any) -> Figure:
@@ -117,13 +117,13 @@ def draw_fig3(data: Any) -> Figure:
 def draw_planes(data: Any) -> Figure:
     """A row for each plane, with loss and accuracy."""
     planes = data["planes"]
-    steepest = max((found["y"][-1] - found["y"][0]) / (found["x"][-1] - found["x"][0]) for found in planes)
+    steepest = max((surface["y"][-1] - surface["y"][0]) / (surface["x"][-1] - surface["x"][0]) for surface in planes)
     height = 0.75 * (1 + PANEL * min(steepest, 1))  # units are the same both ways, and a bar stands beside
     figure, grid = panels(len(planes), 2, f"Test loss and accuracy on planes: {data['title']}", height)
     scale = losses_of(planes)
-    for row, found in zip(grid, planes, strict=True):
+    for row, surface in zip(grid, planes, strict=True):
         for axes, key in zip(row, ("loss", "accuracy"), strict=True):
-            contours(figure, axes, found, key, f"{found['title']}test {key}", scale)
+            contours(figure, axes, surface, key, f"{surface['title']}test {key}", scale)
     return figure
 
 
@@ -135,10 +135,10 @@ def _initial(settings: Settings, one: CurveStudy) -> dict[str, Any]:
         corners = plain.points[0], plain.points[-1], aligned.points[-1]
         return _plane(settings, one, corners, None)
 
-    kept: dict[str, Any] = settings.keep(
-        "tatro2020-plane", compute, **one.known(), measure=asdict(SIZES[settings.scale].plane)
+    surface: dict[str, Any] = settings.keep(
+        "tatro2020-plane", compute, **one.key(), measure=asdict(SIZES[settings.scale].plane)
     )
-    return kept | {"title": "", "labels": list(LABELS)}
+    return surface | {"title": "", "labels": list(LABELS)}
 
 
 def _learned(settings: Settings, one: CurveStudy, kind: str) -> dict[str, Any]:
@@ -150,16 +150,16 @@ def _learned(settings: Settings, one: CurveStudy, kind: str) -> dict[str, Any]:
         return _plane(settings, one, (first, last, control), curve)
 
     sizes = asdict(SIZES[settings.scale].plane)
-    kept: dict[str, Any] = settings.keep("tatro2020-curve-plane", compute, **one.known(), kind=kind, measure=sizes)
+    surface: dict[str, Any] = settings.keep("tatro2020-curve-plane", compute, **one.key(), kind=kind, measure=sizes)
     last = LABELS[2] if kind == ALIGNED else LABELS[1]
-    return kept | {"title": f"{KINDS[kind].title} curve, ", "labels": [LABELS[0], last, "control point"]}
+    return surface | {"title": f"{KINDS[kind].title} curve, ", "labels": [LABELS[0], last, "control point"]}
 
 
 def _plane(settings: Settings, one: CurveStudy, corners: tuple[Any, Any, Any], curve: Curve | None) -> dict[str, Any]:
     """The grid, and the greatest loss on the lines from the first corner to the others."""
     measure, images = SIZES[settings.scale].plane, one.images(settings)
     settings.say(f"{one.title}: a plane of {measure.points} x {measure.points} places")
-    found = plane(
+    surface = plane(
         *corners,
         one.build().to(settings.device),
         some(images.test, measure.examples),
@@ -169,14 +169,14 @@ def _plane(settings: Settings, one: CurveStudy, corners: tuple[Any, Any, Any], c
         repair=some(images.train, measure.repair),
         batch_size=measure.batch_size,
     )
-    kept = json.loads(found.to_json())
+    record = json.loads(surface.to_json())
     inside = [
         value
-        for y, row in zip(found.y, kept["loss"], strict=True)
-        for x, value in zip(found.x, row, strict=True)
-        if value is not None and _near(found.points, x, y)
+        for y, row in zip(surface.y, record["loss"], strict=True)
+        for x, value in zip(surface.x, row, strict=True)
+        if value is not None and _near(surface.points, x, y)
     ]
-    return {key: kept[key] for key in ("x", "y", "points", "loss", "accuracy", "track")} | {"highest": max(inside)}
+    return {key: record[key] for key in ("x", "y", "points", "loss", "accuracy", "track")} | {"highest": max(inside)}
 
 
 def _near(points: tuple[tuple[float, float], ...], x: float, y: float) -> bool:
@@ -187,23 +187,23 @@ def _near(points: tuple[tuple[float, float], ...], x: float, y: float) -> bool:
 
 def _better_start(scale: str, lines: dict[str, Any], note: str) -> Claim:
     """On the straight lines where learning begins."""
-    found = {kind: averages(lines[kind]) for kind in BOTH}
+    means = {kind: averages(lines[kind]) for kind in BOTH}
     return claim(
         scale,
         "the aligned initialization is notably better than the default one",
         "better (a plot)",
-        f"average accuracy on the line: aligned {percent(found[ALIGNED])}, unaligned {percent(found[UNALIGNED])}",
-        mean(found[ALIGNED]) > mean(found[UNALIGNED]) + NOTICEABLE,
+        f"average accuracy on the line: aligned {percent(means[ALIGNED])}, unaligned {percent(means[UNALIGNED])}",
+        mean(means[ALIGNED]) > mean(means[UNALIGNED]) + NOTICEABLE,
         f"Notably: by more than {100 * NOTICEABLE:g} point. {note}",
     )
 
 
 def _described(one: CurveStudy, measure: CurveMeasurement) -> dict[str, Any]:
-    return {"title": one.title, "study": one.known(), "measure": asdict(measure)}
+    return {"title": one.title, "study": one.key(), "measure": asdict(measure)}
 
 
-def _note(one: CurveStudy, wanted: str) -> str:
-    return f"One pair of networks. {shorter(one)} {absent(one.data, wanted)}".strip()
+def _note(one: CurveStudy, images: str) -> str:
+    return f"One pair of networks. {shorter(one)} {absent(one.data, images)}".strip()
 
 
 exhibit("tatro2020/fig3", "where curves begin, how they are learned, and accuracy along them", fig3, draw_fig3)

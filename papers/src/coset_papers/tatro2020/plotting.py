@@ -40,9 +40,9 @@ def line(axes: Axes, rows: Sequence[Any], key: str, kind: str, label: str = "", 
     axes.plot(rows[0]["t"], values.mean(0), color=COLOURS[kind], linewidth=1.8, linestyle=dashes, label=name)
 
 
-def traces(axes: Axes, found: Any) -> None:
+def traces(axes: Axes, losses: Any) -> None:
     """Training losses by epoch, of each kind, over pairs."""
-    for kind, rows in found.items():
+    for kind, rows in losses.items():
         values = np.array(rows, dtype=float)
         epochs = range(1, values.shape[1] + 1)
         axes.plot(epochs, values.mean(0), color=COLOURS[kind], linewidth=1.8, label=KINDS[kind].title)

@@ -36,8 +36,8 @@ def fig9(settings: Settings) -> Outcome:
 def fig8(settings: Settings) -> Outcome:
     """Figure 8: the robust loss along robust curves."""
     one = robust(settings.scale, "cifar100")
-    found = _found(settings, one)[ROBUST]
-    heights = {kind: mean([row["height"] for row in found[kind]]) for kind in BOTH}
+    curves = _curves(settings, one)[ROBUST]
+    heights = {kind: mean([row["height"] for row in curves[kind]]) for kind in BOTH}
     claims = (
         claim(
             settings.scale,
@@ -48,14 +48,14 @@ def fig8(settings: Settings) -> Outcome:
             f"Greatly: to at most {SHARE:g} of it. {_note(one, 'cifar100')}",
         ),
     )
-    return Outcome(_data(settings, one) | {"curves": {ROBUST: found}}, claims)
+    return Outcome(_data(settings, one) | {"curves": {ROBUST: curves}}, claims)
 
 
 def draw_accuracies(data: Any) -> Figure:
     """Clean on the left, robust on the right."""
     figure, (row,) = panels(1, 2, f"Curves between robust networks: {data['title']}")
-    for axes, (name, found) in zip(row, data["curves"].items(), strict=True):
-        for kind, rows in found.items():
+    for axes, (name, curves) in zip(row, data["curves"].items(), strict=True):
+        for kind, rows in curves.items():
             line(axes, rows, "accuracy", kind)
         style(axes, "t", f"{name} test accuracy (%)")
     legend(figure, row[0], 2)
@@ -72,19 +72,19 @@ def draw_fig8(data: Any) -> Figure:
     return figure
 
 
-def _accuracies(settings: Settings, wanted: str) -> Outcome:
-    one = robust(settings.scale, wanted)
-    found = _found(settings, one)
+def _accuracies(settings: Settings, images: str) -> Outcome:
+    one = robust(settings.scale, images)
+    curves = _curves(settings, one)
     return Outcome(
-        _data(settings, one) | {"curves": found},
-        without_repeated_notes(robust_claims(settings.scale, one.title, found, _note(one, wanted))),
+        _data(settings, one) | {"curves": curves},
+        without_repeated_notes(robust_claims(settings.scale, one.title, curves, _note(one, images))),
     )
 
 
-def robust_claims(scale: str, title: str, found: AttackRows, note: str) -> list[Claim]:
+def robust_claims(scale: str, title: str, curves: AttackRows, note: str) -> list[Claim]:
     """What Section 5 says."""
-    drop = {name: {kind: mean(dips(found[name][kind])) for kind in BOTH} for name in (CLEAN, ROBUST)}
-    gain = {name: {kind: mean(middles(found[name][kind])) for kind in BOTH} for name in (CLEAN, ROBUST)}
+    drop = {name: {kind: mean(dips(curves[name][kind])) for kind in BOTH} for name in (CLEAN, ROBUST)}
+    gain = {name: {kind: mean(middles(curves[name][kind])) for kind in BOTH} for name in (CLEAN, ROBUST)}
     claims = [
         claim(
             scale,
@@ -120,7 +120,7 @@ def robust_claims(scale: str, title: str, found: AttackRows, note: str) -> list[
     return claims
 
 
-def _found(settings: Settings, one: CurveStudy) -> AttackRows:
+def _curves(settings: Settings, one: CurveStudy) -> AttackRows:
     measure = SIZES[settings.scale].measure
     return {
         name: {kind: along(one, settings, measure, kind, attacked=name == ROBUST) for kind in BOTH}
@@ -129,18 +129,18 @@ def _found(settings: Settings, one: CurveStudy) -> AttackRows:
 
 
 def _data(settings: Settings, one: CurveStudy) -> dict[str, Any]:
-    return {"title": one.title, "study": one.known(), "measure": asdict(SIZES[settings.scale].measure)}
+    return {"title": one.title, "study": one.key(), "measure": asdict(SIZES[settings.scale].measure)}
 
 
 def _points(values: dict[str, dict[str, float]], kind: str, sign: str = "") -> str:
     return ", ".join(f"{name} {100 * values[name][kind]:{sign}.1f}" for name in values) + " points"
 
 
-def _note(one: CurveStudy, wanted: str) -> str:
+def _note(one: CurveStudy, images: str) -> str:
     assert one.plan.attack is not None
     attack = one.plan.attack
     words = f"Attacks of {attack.steps} steps within {255 * attack.epsilon:g}/255, the same for training and test."
-    return f"{words} {shorter(one)} {absent(one.data, wanted)}".strip()
+    return f"{words} {shorter(one)} {absent(one.data, images)}".strip()
 
 
 exhibit("tatro2020/fig4", "clean and robust accuracy along curves between robust networks", fig4, draw_accuracies)

@@ -35,11 +35,11 @@ def fig1(settings: Settings) -> Outcome:
     data = settings.keep(
         "tatro2020-signatures",
         lambda: _signatures(settings, one, used),
-        **one.known(),
+        **one.key(),
         pairs=one.plan.pairs,
         used=used,
     )
-    described = {"title": one.title, "study": one.known(), "examples": used}
+    described = {"title": one.title, "study": one.key(), "examples": used}
     note = f"Means over pairs. {shorter(one)}"
     return Outcome(described | data, without_repeated_notes(signature_claims(settings.scale, data, note)))
 
@@ -93,14 +93,14 @@ def draw_fig1(data: Any) -> Figure:
     figure, (row,) = panels(1, 3, f"Mean correlation of corresponding units: {data['title']}", 3.3)
     titles = ("between the ends", *(f"end and middle of the {KINDS[kind].title} curve" for kind in BOTH))
     parts = data["ends"], *(data[kind] for kind in BOTH)
-    lowest = min(value for found in parts for rows in found.values() for each in rows for value in each)
-    for axes, found, title in zip(row, parts, titles, strict=True):
+    lowest = min(value for part in parts for rows in part.values() for each in rows for value in each)
+    for axes, part, title in zip(row, parts, titles, strict=True):
         words = ("before alignment", "after alignment", "middle of the line")
         for key, colour, label in zip((BEFORE, AFTER, LINE), (HUES[0], HUES[1], FAINT), words, strict=True):
-            if key in found:
+            if key in part:
                 # Wide, so that it is seen under one that is equal.
                 width = 3.2 if key == BEFORE else 1.6
-                _signature(axes, found[key], colour, label, DASHED if key == LINE else "solid", width)
+                _signature(axes, part[key], colour, label, DASHED if key == LINE else "solid", width)
         style(axes, "layer", "correlation", title)
         axes.set_xticks(range(1, len(data["layers"]) + 1))
         axes.set_ylim(lowest - 0.03, 1)
@@ -125,9 +125,9 @@ def _signatures(settings: Settings, one: CurveStudy, used: int) -> dict[str, Any
     sym = symmetry(model, (train.inputs[:2],))
 
     def between(a: Solution, b: Solution) -> list[float]:
-        found = signature(a, b, sym, model, train)
-        layers.extend(name for name in found if name not in layers)
-        return list(found.values())
+        correlations = signature(a, b, sym, model, train)
+        layers.extend(name for name in correlations if name not in layers)
+        return list(correlations.values())
 
     def repaired(q: Solution) -> Dirac:
         return Dirac(recompute_norms(model, q.mean, train))
@@ -143,9 +143,9 @@ def _signatures(settings: Settings, one: CurveStudy, used: int) -> dict[str, Any
             ends[key].append(between(first, last))
             middle = repaired(curve(0.5))
             match = align(first, middle, sym, Activations(), model, train)
-            moved = sym.act(match.element.to(settings.device), middle)
+            aligned = sym.act(match.element.to(settings.device), middle)
             middles[kind][BEFORE].append(between(first, middle))
-            middles[kind][AFTER].append(between(first, moved))
+            middles[kind][AFTER].append(between(first, aligned))
             middles[kind][LINE].append(between(first, repaired(geodesic(first, last)(0.5))))
     return {"layers": layers, "ends": ends, **middles}
 

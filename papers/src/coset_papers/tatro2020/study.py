@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from coset import (
     Connect,
     Curve,
     Epoch,
+    Progress,
     Solution,
     find_curve,
     fit,
@@ -30,8 +32,6 @@ from coset.solutions.pgd import in_units_of
 from coset_papers.images import IMAGE_SETS, load
 from coset_papers.settings import Settings
 from coset_papers.tatro2020.curve_kinds import ALIGNED, KINDS, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED
-
-SAID = 10  # times that a training is heard of
 
 
 @dataclass(frozen=True)
@@ -85,21 +85,21 @@ class CurveStudy:
 
     def attack(self, settings: Settings) -> PGD | None:
         """The attack in the units of the images."""
-        given = self.plan.attack
-        return None if given is None else in_units_of(self.images(settings), given)
+        attack = self.plan.attack
+        return None if attack is None else in_units_of(self.images(settings), attack)
 
-    def known(self) -> dict[str, Any]:
+    def key(self) -> dict[str, Any]:
         """All that the curves depend on, as JSON can hold it; how many pairs there are is not among it."""
-        kept = asdict(self.plan)
-        del kept["pairs"]
-        return {"data": self.data, "examples": self.examples, **kept}
+        plan = asdict(self.plan)
+        del plan["pairs"]
+        return {"data": self.data, "examples": self.examples, **plan}
 
     def ends(self, settings: Settings) -> list[Solution]:
         """The trained networks, of which 2k and 2k + 1 are pair k; those that were trained before are read."""
         method, attack = self.plan.ends, self.attack(settings)
         if attack is not None:
             method = Adversarial(**asdict(method), attack=attack)
-        kept = {key: value for key, value in self.known().items() if key not in ("curves", "pam")}
+        key_of_ends = {key: value for key, value in self.key().items() if key not in ("curves", "pam")}
         return fit(
             self.build(),
             self.images(settings).train,
@@ -107,8 +107,8 @@ class CurveStudy:
             2 * self.plan.pairs,
             settings.seed,
             settings.device,
-            settings.folder(f"tatro2020-{self.data}-ends", **kept),
-            on_epoch(lambda epoch: self._say(settings, epoch, f"network {epoch.replica}")),
+            out=settings.folder(f"tatro2020-{self.data}-ends", **key_of_ends),
+            progress=self._progress(settings, lambda epoch: f"network {epoch.replica}"),
         )
 
     def curve(self, settings: Settings, kind: str, pair: int) -> Curve:
@@ -116,7 +116,7 @@ class CurveStudy:
 
         One that was learned before is read.
         """
-        chosen, folder = KINDS[kind], self._folder(settings, kind, pair)
+        how, folder = KINDS[kind], self._folder(settings, kind, pair)
         if (folder / CURVE).exists():  # without reading all images to see that they are the same
             return load_curve(folder / CURVE, settings.device)
         a, b = self.ends(settings)[2 * pair : 2 * pair + 2]
@@ -126,12 +126,12 @@ class CurveStudy:
             self.build().to(settings.device),
             self.images(settings).train,
             replace(self.plan.curves, attack=self.attack(settings)),
-            align=chosen.align or False,
-            pam=(chosen.pam and self.plan.pam) or False,
+            align=how.align or False,
+            pam=(how.pam and self.plan.pam) or False,
             seed=settings.seed + pair,
             device=settings.device,
             out=folder,
-            progress=on_epoch(lambda epoch: self._say(settings, epoch, f"{chosen.title} curve {pair}")),
+            progress=self._progress(settings, lambda epoch: f"{how.title} curve {pair}"),
         )
 
     def trace(self, settings: Settings, kind: str, pair: int) -> list[float]:
@@ -142,15 +142,16 @@ class CurveStudy:
             file = self._folder(settings, kind, pair) / "curve-1" / "metrics.jsonl"
             return [json.loads(line)["loss"] for line in file.read_text(encoding="utf-8").splitlines()]
 
-        found: list[float] = settings.keep("tatro2020-trace", read, **self.known(), kind=kind, pair=pair)
-        return found
+        losses: list[float] = settings.keep("tatro2020-trace", read, **self.key(), kind=kind, pair=pair)
+        return losses
 
     def _folder(self, settings: Settings, kind: str, pair: int) -> Path:
-        known = self.known()
+        key = self.key()
         if not KINDS[kind].pam:
-            del known["pam"]
-        return settings.folder(f"tatro2020-{self.data}-{kind}", **known, kind=kind, pair=pair)
+            del key["pam"]
+        return settings.folder(f"tatro2020-{self.data}-{kind}", **key, kind=kind, pair=pair)
 
-    def _say(self, settings: Settings, epoch: Epoch, what: str) -> None:
-        if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
-            settings.say(f"{self.title}: {what}, epoch {epoch.epoch} of {epoch.epochs}")
+    def _progress(self, settings: Settings, what: Callable[[Epoch], str]) -> Progress:
+        return on_epoch(
+            settings.listener(lambda epoch: f"{self.title}: {what(epoch)}, epoch {epoch.epoch} of {epoch.epochs}")
+        )

@@ -41,10 +41,10 @@ def table1(settings: Settings) -> Outcome:
     """Table 1: average and minimum test accuracy along each kind of curve."""
     rows = []
     for one in _studies(settings):
-        found = {kind: along(one, settings, SIZES[settings.scale].measure, kind) for kind in one.kinds}
-        row = _row(one) | {"ends": ends(found[UNALIGNED]), "published_ends": ENDS.get(one.network, {}).get(one.data)}
-        row["kinds"] = {kind: {"average": averages(each), "minimum": minima(each)} for kind, each in found.items()}
-        row["published"] = _given(ACCURACY, one)
+        curves = {kind: along(one, settings, SIZES[settings.scale].measure, kind) for kind in one.kinds}
+        row = _row(one) | {"ends": ends(curves[UNALIGNED]), "published_ends": ENDS.get(one.network, {}).get(one.data)}
+        row["kinds"] = {kind: {"average": averages(each), "minimum": minima(each)} for kind, each in curves.items()}
+        row["published"] = _published_of(ACCURACY, one)
         rows.append(row)
     claims = [each for row in rows for each in accuracy_claims(settings.scale, row)]
     if len(rows) > 1:
@@ -64,7 +64,7 @@ def table2(settings: Settings) -> Outcome:
             }
             for kind in one.kinds
         }
-        row["published"] = _given(LOSS, one)
+        row["published"] = _published_of(LOSS, one)
         rows.append(row)
     claims = [each for row in rows for each in loss_claims(settings.scale, row)]
     return _outcome(settings, rows, claims)
@@ -85,11 +85,11 @@ def accuracy_claims(scale: str, row: dict[str, Any]) -> Iterator[Claim]:
             note,
         )
     least, end = kinds[ALIGNED]["minimum"], row["ends"]
-    given = row["published_ends"]
+    published_ends = row["published_ends"]
     yield claim(
         scale,
         f"{title}: the average along aligned curves is comparable to the ends",
-        None if given is None else f"ends {given[0]}, {_published(published, (ALIGNED,), 0)}",
+        None if published_ends is None else f"ends {published_ends[0]}, {_published(published, (ALIGNED,), 0)}",
         f"ends {percent(end)}, {_ours(kinds, (ALIGNED,), 'average')}, at the worst {percent(least)}",
         mean(kinds[ALIGNED]["average"]) >= mean(end) - CLOSE,
         f"Comparable: within {100 * CLOSE:g} points.",
@@ -136,11 +136,11 @@ def loss_claims(scale: str, row: dict[str, Any]) -> Iterator[Claim]:
         if low not in kinds or high not in kinds:
             continue
         ours = [f"{_short(kind)} {_both(kinds[kind])}" for kind in (low, high)]
-        given = published[low], published[high]
+        losses = published[low], published[high]
         yield claim(
             scale,
             f"{row['title']}: the training loss of {KINDS[low].title} curves is below that of {KINDS[high].title} ones",
-            None if None in given else f"{_short(low)} {given[0][0]}, {_short(high)} {given[1][0]}",
+            None if None in losses else f"{_short(low)} {losses[0][0]}, {_short(high)} {losses[1][0]}",
             ", ".join(ours),
             above(kinds[high]["along"], kinds[low]["along"]),
             note,
@@ -152,7 +152,7 @@ def _studies(settings: Settings) -> list[CurveStudy]:
     return [study(scale, name, network) for name in present(scale) for network in SIZES[scale].plans]
 
 
-def _given(table: dict[str, Any], one: CurveStudy) -> dict[str, Any]:
+def _published_of(table: dict[str, Any], one: CurveStudy) -> dict[str, Any]:
     """What the paper has for each kind; None where it has nothing."""
     return {kind: table.get(one.network, {}).get(kind, {}).get(one.data) for kind in one.kinds}
 
@@ -164,7 +164,7 @@ def _row(one: CurveStudy) -> dict[str, Any]:
         "title": one.title,
         "pairs": one.plan.pairs,
         "trained": shorter(one),
-        "study": one.known(),
+        "study": one.key(),
     }
 
 
@@ -185,7 +185,7 @@ def _gains(scale: str, rows: list[dict[str, Any]]) -> Claim:
     first = [row for row in rows if row["data"] == rows[0]["data"]]
     ours = [mean(row["kinds"][ALIGNED]["average"]) - mean(row["kinds"][UNALIGNED]["average"]) for row in first]
     words = [f"{row['network']} {100 * gain:.1f}" for row, gain in zip(first, ours, strict=True)]
-    given = [
+    published = [
         f"{row['network']} {row['published'][ALIGNED][0] - row['published'][UNALIGNED][0]:.1f}"
         for row in first
         if row["published"][ALIGNED] is not None
@@ -193,7 +193,7 @@ def _gains(scale: str, rows: list[dict[str, Any]]) -> Claim:
     return claim(
         scale,
         f"{first[0]['data']}: alignment gains most for underparameterized networks, least for GoogLeNet",
-        ", ".join(given) or None,
+        ", ".join(published) or None,
         ", ".join(words),
         ours == sorted(ours, reverse=True),
         "Points of average accuracy, aligned less unaligned; networks from the smallest to the largest.",
@@ -204,31 +204,31 @@ def _short(kind: str) -> str:
     return KINDS[kind].title
 
 
-def _both(found: dict[str, list[float]]) -> str:
-    return f"{written(found['along'])} ({written(found['last'])})"
+def _both(losses: dict[str, list[float]]) -> str:
+    return f"{written(losses['along'])} ({written(losses['last'])})"
 
 
-def _published(given: dict[str, Any], kinds: tuple[str, ...], place: int) -> str | None:
-    if any(given[kind] is None for kind in kinds):
+def _published(table: dict[str, Any], kinds: tuple[str, ...], place: int) -> str | None:
+    if any(table[kind] is None for kind in kinds):
         return None
-    return ", ".join(f"{_short(kind)} {given[kind][place]} ± {given[kind][place + 1]}" for kind in kinds)
+    return ", ".join(f"{_short(kind)} {table[kind][place]} ± {table[kind][place + 1]}" for kind in kinds)
 
 
-def _ours(found: dict[str, Any], kinds: tuple[str, ...], key: str) -> str:
-    return ", ".join(f"{_short(kind)} {percent(found[kind][key])}" for kind in kinds)
+def _ours(shares: dict[str, Any], kinds: tuple[str, ...], key: str) -> str:
+    return ", ".join(f"{_short(kind)} {percent(shares[kind][key])}" for kind in kinds)
 
 
 def draw_table1(data: Any) -> Figure:
     """Average and minimum accuracy of each kind of curve, and the ends as a line."""
     figure, row = _panels(data, "Accuracy along curves")
-    for axes, found in zip(row, data["rows"], strict=True):
-        axes.axhline(100 * mean(found["ends"]), color=FAINT, linewidth=1.2, linestyle=DASHED)
-        for x, (kind, values) in enumerate(found["kinds"].items()):
+    for axes, record in zip(row, data["rows"], strict=True):
+        axes.axhline(100 * mean(record["ends"]), color=FAINT, linewidth=1.2, linestyle=DASHED)
+        for x, (kind, values) in enumerate(record["kinds"].items()):
             for key, place, face in (("average", 0, COLOURS[kind]), ("minimum", 2, "white")):
                 _dot(axes, x, [100 * value for value in values[key]], COLOURS[kind], face)
-                if found["published"][kind] is not None:
-                    axes.plot(x + ASIDE, found["published"][kind][place], "x", color=INK, markersize=5)
-        _names(axes, found, "test accuracy (%)")
+                if record["published"][kind] is not None:
+                    axes.plot(x + ASIDE, record["published"][kind][place], "x", color=INK, markersize=5)
+        _names(axes, record, "test accuracy (%)")
     _key(figure, data, ("average along the curve", "its minimum"), "ends, average")
     return figure
 
@@ -236,13 +236,13 @@ def draw_table1(data: Any) -> Figure:
 def draw_table2(data: Any) -> Figure:
     """The loss along each kind of curve, and that of the last epoch of learning."""
     figure, row = _panels(data, "Training loss of curves")
-    for axes, found in zip(row, data["rows"], strict=True):
-        for x, (kind, values) in enumerate(found["kinds"].items()):
+    for axes, record in zip(row, data["rows"], strict=True):
+        for x, (kind, values) in enumerate(record["kinds"].items()):
             for key, face in (("along", COLOURS[kind]), ("last", "white")):
                 _dot(axes, x, values[key], COLOURS[kind], face)
-            if found["published"][kind] is not None:
-                axes.plot(x + ASIDE, found["published"][kind][0], "x", color=INK, markersize=5)
-        _names(axes, found, "training loss (nats)")
+            if record["published"][kind] is not None:
+                axes.plot(x + ASIDE, record["published"][kind][0], "x", color=INK, markersize=5)
+        _names(axes, record, "training loss (nats)")
     _key(figure, data, ("mean along the curve", "last epoch of learning"))
     return figure
 
@@ -260,11 +260,11 @@ def _dot(axes: Axes, x: float, values: list[float], colour: str, face: str) -> N
     )
 
 
-def _names(axes: Axes, found: Any, unit: str) -> None:
-    titles = [KINDS[kind].title.replace(" ", "\n") for kind in found["kinds"]]
+def _names(axes: Axes, record: Any, unit: str) -> None:
+    titles = [KINDS[kind].title.replace(" ", "\n") for kind in record["kinds"]]
     axes.set_xticks(range(len(titles)), titles)
     axes.set_xlim(-0.5, len(titles) - 0.5)
-    style(axes, "", unit, found["title"])
+    style(axes, "", unit, record["title"])
 
 
 def _key(figure: Figure, data: Any, words: tuple[str, str], ends: str = "") -> None:
@@ -273,7 +273,7 @@ def _key(figure: Figure, data: Any, words: tuple[str, str], ends: str = "") -> N
         Line2D([], [], marker="o", label=words[0], **plain),
         Line2D([], [], marker="o", markerfacecolor="white", label=words[1], **plain),
     ]
-    if any(given is not None for found in data["rows"] for given in found["published"].values()):
+    if any(published is not None for record in data["rows"] for published in record["published"].values()):
         handles.append(Line2D([], [], marker="x", label="published", **plain))
     if ends:
         handles.append(Line2D([], [], color=FAINT, linestyle=DASHED, label=ends))

@@ -31,10 +31,10 @@ def fig6(settings: Settings) -> Outcome:
     shown: list[dict[str, Any]] = []
     claims: list[Claim] = []
     for one in studies:
-        found = {kind: [one.trace(settings, kind, pair) for pair in range(one.plan.pairs)] for kind in one.kinds}
-        shown.append({"title": one.title, "study": one.known(), "traces": found})
+        traces_of = {kind: [one.trace(settings, kind, pair) for pair in range(one.plan.pairs)] for kind in one.kinds}
+        shown.append({"title": one.title, "study": one.key(), "traces": traces_of})
         note = shorter(one) if claims else f"{SOONER} {shorter(one)}{missing}"
-        claims.append(sooner(scale, one, found, None, note))
+        claims.append(sooner(scale, one, traces_of, None, note))
     return Outcome({"shown": shown}, without_repeated_notes(claims))
 
 
@@ -49,10 +49,10 @@ def draw_fig6(data: Any) -> Figure:
 
 
 def sooner(
-    scale: str, one: CurveStudy, found: Mapping[str, Sequence[Sequence[float]]], published: str | None, note: str
+    scale: str, one: CurveStudy, traces_of: Mapping[str, Sequence[Sequence[float]]], published: str | None, note: str
 ) -> Claim:
     """Whether the aligned curves reach the last loss of the unaligned ones earlier; of means over pairs."""
-    plain, aligned = ([mean(losses) for losses in zip(*found[kind], strict=True)] for kind in (UNALIGNED, ALIGNED))
+    plain, aligned = ([mean(losses) for losses in zip(*traces_of[kind], strict=True)] for kind in (UNALIGNED, ALIGNED))
     reached = first_below(aligned, plain[-1])
     when = "never" if reached is None else f"at epoch {reached}"
     return claim(

@@ -11,18 +11,17 @@ from matplotlib.lines import Line2D
 
 from coset.plot.palette import HUES
 from coset_papers.catalogue import exhibit
-from coset_papers.outcome import Claim, Outcome, without_repeated_notes
+from coset_papers.outcome import Claim, Outcome, Record, without_repeated_notes
 from coset_papers.plotting import INK, legend, panels, style
 from coset_papers.settings import Settings
 from coset_papers.weightflow.criteria import claim
-from coset_papers.weightflow.measurements import collected, cost, fresh, generated, whole
+from coset_papers.weightflow.measurements import collection_cost, cost, fresh, generated, whole
 from coset_papers.weightflow.networks import SIZES, FlowSizes, title
 from coset_papers.weightflow.plotting import SAMPLES_COLOUR, TRAINED_COLOUR, names, reach
 from coset_papers.weightflow.published import FLOWS
 from coset_papers.weightflow.study import FlowRecipe, Subject
 
-Rows = list[dict[str, Any]]
-CHOSEN = "chosen"  # what all variations have in common but one
+BASE_FLOW = "chosen"  # what all variations have in common but one
 NORMALIZED = "normalized"
 OPTIMIZER, MUON, RISE = "optimizer", "Muon", 3
 DECAY = "weight decay of networks"
@@ -43,10 +42,10 @@ def ablation(settings: Settings) -> Outcome:
     sizes = SIZES[settings.scale]
     every = list(variations(sizes))
     subjects = dict.fromkeys(each.subject for each in every)
-    known = {one: collected(settings, one)["networks"] for one in subjects}
+    sizes_of = {one: collection_cost(settings, one)["networks"] for one in subjects}
     ends = {one: fresh(settings, one) for one in subjects}
     rows = [
-        _row(settings, sizes, each, known[each.subject]) | {"trained": ends[each.subject]["accuracy"]["mean"]}
+        _row(settings, sizes, each, sizes_of[each.subject]) | {"trained": ends[each.subject]["accuracy"]["mean"]}
         for each in every
     ]
     trained = ends[sizes.subject]
@@ -63,14 +62,14 @@ def scaling(settings: Settings) -> Outcome:
     """Accuracy and loss of samples by the width of the transformer."""
     sizes = SIZES[settings.scale]
     base = sizes.ablation.base
-    known = collected(settings, sizes.subject)["networks"]
+    networks = collection_cost(settings, sizes.subject)["networks"]
     rows = []
     for width in sizes.ablation.widths:
         wide = replace(base, plan=replace(base.plan, architecture=replace(base.plan.architecture, width=width)))
         if wide != base:  # which the ablation has, too
             wide = replace(wide, matching=replace(base.matching, compile=False))
         one = Variation("width", str(width), sizes.subject, wide)
-        rows.append({"width": width} | _row(settings, sizes, one, known))
+        rows.append({"width": width} | _row(settings, sizes, one, networks))
     trained = fresh(settings, sizes.subject)
     accuracies = [row["accuracy"]["mean"] for row in rows]
     claims = (
@@ -89,16 +88,16 @@ def scaling(settings: Settings) -> Outcome:
 
 def variations(sizes: FlowSizes) -> Iterator[Variation]:
     """The chosen flow, and those that differ from it in one thing."""
-    subject, given = sizes.subject, sizes.ablation
-    base, plan = given.base, given.base.plan
-    yield Variation(CHOSEN, "", subject, base)
-    yield Variation("population", f"{sizes.thesis.runs} runs, many iterations", sizes.thesis, given.trajectories)
-    for count in given.populations:
+    subject, others = sizes.subject, sizes.ablation
+    base, plan = others.base, others.base.plan
+    yield Variation(BASE_FLOW, "", subject, base)
+    yield Variation("population", f"{sizes.thesis.runs} runs, many iterations", sizes.thesis, others.trajectories)
+    for count in others.populations:
         yield Variation("population", f"{count} networks", subject, _fewer(base, subject.runs, count))
-    yield Variation("network", "relational", subject, given.relational)
+    yield Variation("network", "relational", subject, others.relational)
     independent = replace(plan, coupling="independent")
     yield Variation("coupling", "independent", subject, replace(base, plan=independent))
-    yield Variation("coupling", "optimal transport", subject, given.transport)
+    yield Variation("coupling", "optimal transport", subject, others.transport)
     yield Variation("geometry", "euclidean", subject, replace(base, plan=replace(plan, geometry="euclidean")))
     normalized = replace(base, plan=replace(plan, geometry="normalized"))
     yield Variation("geometry", NORMALIZED, subject, normalized)
@@ -110,13 +109,13 @@ def variations(sizes: FlowSizes) -> Iterator[Variation]:
     rate = RISE * (matching.rate or matching.RATES[matching.optimizer])
     yield Variation(OPTIMIZER, f"Adam, {RISE} times the rate", subject, _learned(base, "adam", rate))
     yield Variation(OPTIMIZER, MUON, subject, _learned(base, "muon", None))
-    decayed = replace(subject, training=replace(subject.training, weight_decay=given.decay))
-    yield Variation(DECAY, f"{given.decay:g}", decayed, base)
+    decayed = replace(subject, training=replace(subject.training, weight_decay=others.decay))
+    yield Variation(DECAY, f"{others.decay:g}", decayed, base)
 
 
-def ablation_claims(scale: str, rows: Rows) -> Iterator[Claim]:
+def ablation_claims(scale: str, rows: list[Record]) -> Iterator[Claim]:
     """What each factor does."""
-    chosen = rows[0]["accuracy"]["mean"]
+    base = rows[0]["accuracy"]["mean"]
     note = (
         "One training of each, by the sign alone. Each flow takes about as many steps, of about the same time; "
         "relational networks and transport take longer for a step, and so fewer of them."
@@ -130,62 +129,62 @@ def ablation_claims(scale: str, rows: Rows) -> Iterator[Claim]:
         "prediction": ("predicting velocities is better than predicting end points", None),
     }
     for factor, (text, published) in words.items():
-        found = [row for row in rows if row["factor"] == factor]
-        if not found:
+        varied = [row for row in rows if row["factor"] == factor]
+        if not varied:
             continue
-        means = [row["accuracy"]["mean"] for row in found]
-        others = ", ".join(f"{row['name']} {mean:.4f}" for row, mean in zip(found, means, strict=True))
+        means = [row["accuracy"]["mean"] for row in varied]
+        others = ", ".join(f"{row['name']} {mean:.4f}" for row, mean in zip(varied, means, strict=True))
         rising = factor != "population" or means[1:] == sorted(means[1:])
-        yield claim(scale, text, published, f"chosen {chosen:.4f}; {others}", max(means) < chosen and rising, note)
+        yield claim(scale, text, published, f"chosen {base:.4f}; {others}", max(means) < base and rising, note)
     yield _alike(scale, rows, note)
     yield _faster(scale, rows, note)
     yield _forgetful(scale, rows, note)
 
 
-def _alike(scale: str, rows: Rows, note: str) -> Claim:
+def _alike(scale: str, rows: list[Record], note: str) -> Claim:
     """What it does to let all times count alike, of the chosen flow and of the one whose errors differ most by time."""
-    found = {(row["factor"], row["name"]): row["accuracy"]["mean"] for row in rows}
-    plain, alike = found["geometry", NORMALIZED], found["times", f"all alike, {NORMALIZED}"]
+    means = {(row["factor"], row["name"]): row["accuracy"]["mean"] for row in rows}
+    plain, alike = means["geometry", NORMALIZED], means["times", f"all alike, {NORMALIZED}"]
     return claim(
         scale,
         "letting all times of paths count alike makes the normalized flow better",
         None,
-        f"{NORMALIZED} {plain:.4f}, with all times alike {alike:.4f}; chosen {found[CHOSEN, '']:.4f}, with all times "
-        f"alike {found['times', 'all alike']:.4f}",
+        f"{NORMALIZED} {plain:.4f}, with all times alike {alike:.4f}; chosen {means[BASE_FLOW, '']:.4f}, with all "
+        f"times alike {means['times', 'all alike']:.4f}",
         alike > plain,
         note,
     )
 
 
-def _faster(scale: str, rows: Rows, note: str) -> Claim:
-    found = {row["name"]: row["accuracy"]["mean"] for row in rows if row["factor"] in (CHOSEN, OPTIMIZER)}
-    words = {name or "chosen, by Adam": mean for name, mean in found.items()}
+def _faster(scale: str, rows: list[Record], note: str) -> Claim:
+    means = {row["name"]: row["accuracy"]["mean"] for row in rows if row["factor"] in (BASE_FLOW, OPTIMIZER)}
+    words = {name or "chosen, by Adam": mean for name, mean in means.items()}
     return claim(
         scale,
         "Muon learns faster than Adam",
         None,
         ", ".join(f"{name} {mean:.4f}" for name, mean in words.items()),
-        max(found, key=found.__getitem__) == MUON,
+        max(means, key=means.__getitem__) == MUON,
         note,
     )
 
 
-def _forgetful(scale: str, rows: Rows, note: str) -> Claim:
+def _forgetful(scale: str, rows: list[Record], note: str) -> Claim:
     """What it does to the samples that networks decay more as they are trained, and forget where they began."""
     pairs = {
-        row["factor"]: (row["accuracy"]["mean"], row["trained"]) for row in rows if row["factor"] in (CHOSEN, DECAY)
+        row["factor"]: (row["accuracy"]["mean"], row["trained"]) for row in rows if row["factor"] in (BASE_FLOW, DECAY)
     }
-    behind = {factor: trained - made for factor, (made, trained) in pairs.items()}
+    behind = {factor: trained - samples for factor, (samples, trained) in pairs.items()}
     decay = next(row["name"] for row in rows if row["factor"] == DECAY)
     return claim(
         scale,
         "networks that decay more as they are trained, and so forget their starts, are easier to generate",
         None,
         "; ".join(
-            f"{name} {made:.4f} of {trained:.4f}"
-            for name, (made, trained) in zip(("chosen", f"weight decay {decay}"), pairs.values(), strict=True)
+            f"{name} {samples:.4f} of {trained:.4f}"
+            for name, (samples, trained) in zip(("chosen", f"weight decay {decay}"), pairs.values(), strict=True)
         ),
-        behind[DECAY] < behind[CHOSEN],
+        behind[DECAY] < behind[BASE_FLOW],
         f"By how far samples are behind networks that were trained in the same way. {note}",
     )
 
@@ -198,21 +197,21 @@ def _level(recipe: FlowRecipe) -> FlowRecipe:
     return replace(recipe, matching=replace(recipe.matching, level=True))
 
 
-def _row(settings: Settings, sizes: FlowSizes, one: Variation, known: int) -> dict[str, Any]:
+def _row(settings: Settings, sizes: FlowSizes, one: Variation, population: int) -> dict[str, Any]:
     settings.say(f"weightflow: {one.factor} {one.name}")
-    took = cost(settings, one.subject, one.recipe)
-    made = generated(settings, one.subject, one.recipe, sizes.count, sizes.fewer_steps)
-    networks = one.recipe.networks or known
+    costs = cost(settings, one.subject, one.recipe)
+    samples = generated(settings, one.subject, one.recipe, sizes.count, sizes.fewer_steps)
+    networks = one.recipe.networks or population
     matching = one.recipe.matching
     return {
         "factor": one.factor,
         "name": one.name,
         "networks": networks,
         "steps": matching.epochs * (networks // min(matching.batch_size, networks)),
-        "accuracy": made["accuracy"],
-        "loss": made["loss"],
-        "average": whole(made),
-        **took,
+        "accuracy": samples["accuracy"],
+        "loss": samples["loss"],
+        "average": whole(samples),
+        **costs,
     }
 
 

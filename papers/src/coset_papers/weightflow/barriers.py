@@ -34,27 +34,27 @@ BINS = 60
 def barriers(settings: Settings) -> Outcome:
     """Excess of the loss at the middle of all pairs of networks over the mean of their losses."""
     sizes = SIZES[settings.scale]
-    found = {
+    rows = {
         words: _barriers(settings, replace(sizes.subject, deviation=deviation), sizes.networks)
         for words, deviation in DEVIATIONS.items()
     }
-    data = {"title": "breast cancer, 30-16-16-2", "networks": sizes.networks, "published": PUBLISHED, "found": found}
+    data = {"title": "breast cancer, 30-16-16-2", "networks": sizes.networks, "published": PUBLISHED, "found": rows}
     return Outcome(
-        data | {"subject": asdict(sizes.subject)}, without_repeated_notes(barrier_claims(settings.scale, found))
+        data | {"subject": asdict(sizes.subject)}, without_repeated_notes(barrier_claims(settings.scale, rows))
     )
 
 
-def barrier_claims(scale: str, found: dict[str, Record]) -> list[Claim]:
+def barrier_claims(scale: str, rows: dict[str, Record]) -> list[Claim]:
     """What the thesis says of barriers, for the networks of the first kind; the others are for comparison."""
-    taken, *others = found
-    means = {way: _mean(found[taken], "train", way) for way in WAYS}
-    rest = "; ".join(f"{words}: {_all(found[words])}" for words in others)
+    first, *others = rows
+    means = {way: _mean(rows[first], "train", way) for way in WAYS}
+    rest = "; ".join(f"{words}: {_all(rows[words])}" for words in others)
     return [
         claim(
             scale,
             "alignment to one network lowers the barrier at the middle of two",
             f"from {PUBLISHED['before']} to {PUBLISHED['common']}",
-            _all(found[taken]),
+            _all(rows[first]),
             means["common"] <= SHARE * means["before"],
             f"Lowers: to at most {SHARE:g} of it, on the training examples.",
         ),
@@ -64,7 +64,7 @@ def barrier_claims(scale: str, found: dict[str, Record]) -> list[Claim]:
             f"{PUBLISHED['before']} and {PUBLISHED['common']}",
             f"{means['before']:.3f} and {means['common']:.3f}",
             all(abs(means[way] - value) <= NEAR * value for way, value in PUBLISHED.items()),
-            f"As high: within {NEAR:.0%}, on the training examples. N(0, 0.1 I) is taken as {taken}, which fits "
+            f"As high: within {NEAR:.0%}, on the training examples. N(0, 0.1 I) is taken as {first}, which fits "
             f"what was published better; {rest}. Batch size 32 and rate 1e-3, which the thesis does not give, were "
             "chosen for that, too, out of a dozen settings that were tried: so the agreement is no test.",
         ),
@@ -80,10 +80,10 @@ def barrier_claims(scale: str, found: dict[str, Record]) -> list[Claim]:
 
 def draw_barriers(data: Any) -> Figure:
     """Histograms over pairs, on the training examples."""
-    figure, (row,) = panels(1, len(data["found"]), f"Barriers between networks: {data['title']}", 3.2)
+    figure, (grid,) = panels(1, len(data["found"]), f"Barriers between networks: {data['title']}", 3.2)
     figure.set_figwidth(4.6 * len(data["found"]))
-    for axes, (words, found) in zip(row, data["found"].items(), strict=True):
-        one = found["train"]
+    for axes, (words, row) in zip(grid, data["found"].items(), strict=True):
+        one = row["train"]
         pairs = sum(one["counts"]["before"])
         for way, (label, colour) in WAYS.items():
             shares = [count / pairs for count in one["counts"][way]]
@@ -96,7 +96,7 @@ def draw_barriers(data: Any) -> Figure:
         axes.set_xlim(one["edges"][0], one["spreads"]["before"]["quantiles"]["0.99"])
         axes.set_ylim(bottom=0)
         style(axes, "barrier of the training loss (nats)", "share of pairs", f"starts of {words}")
-    legend(figure, row[0], 4)
+    legend(figure, grid[0], 4)
     return figure
 
 
@@ -106,10 +106,12 @@ def _barriers(settings: Settings, subject: Subject, networks: int) -> Record:
     def compute() -> Record:
         population, images = subject.population(settings), subject.images(settings)
         order = torch.randperm(len(population), generator=torch.Generator().manual_seed(settings.seed))
-        chosen, model = population[order[:networks]].states, subject.build().to(settings.device)
+        networks_of_pairs, model = population[order[:networks]].states, subject.build().to(settings.device)
         pairs = networks * (networks - 1) // 2
         return {
-            name: histogram(pair_barriers(chosen, subject.sym, model, split, pairs=pairs, device=settings.device))
+            name: histogram(
+                pair_barriers(networks_of_pairs, subject.sym, model, split, pairs=pairs, device=settings.device)
+            )
             for name, split in (("train", images.train), ("test", images.test))
         }
 
@@ -117,29 +119,29 @@ def _barriers(settings: Settings, subject: Subject, networks: int) -> Record:
     return record
 
 
-def histogram(found: PairBarriers) -> Record:
+def histogram(barriers_of_pairs: PairBarriers) -> Record:
     """Means over pairs, how they are spread, and how many of them are in each of `BINS` equal bins."""
-    values: dict[str, Tensor] = {way: getattr(found, way) for way in WAYS}
+    values: dict[str, Tensor] = {way: getattr(barriers_of_pairs, way) for way in WAYS}
     low, high = (float(f(torch.cat(list(values.values())))) for f in (torch.min, torch.max))
     edges = torch.linspace(low, high, BINS + 1, dtype=torch.float64)
     counts = {way: torch.histogram(x, edges).hist.long().tolist() for way, x in values.items()}
-    means = {way: spread.mean for way, spread in found.spreads.items()}
+    means = {way: spread.mean for way, spread in barriers_of_pairs.spreads.items()}
     return {
         "means": means,
-        "spreads": {way: spread.record() for way, spread in found.spreads.items()},
+        "spreads": {way: spread.record() for way, spread in barriers_of_pairs.spreads.items()},
         "edges": edges.tolist(),
         "counts": counts,
     }
 
 
-def _mean(found: Record, split: str, way: str) -> float:
-    return float(found[split]["means"][way])
+def _mean(row: Record, split: str, way: str) -> float:
+    return float(row[split]["means"][way])
 
 
-def _all(found: Record) -> str:
+def _all(row: Record) -> str:
     """Means on both splits."""
     each = {
-        split: f"from {_mean(found, split, 'before'):.3f} to {_mean(found, split, 'common'):.3f}"
+        split: f"from {_mean(row, split, 'before'):.3f} to {_mean(row, split, 'common'):.3f}"
         for split in ("train", "test")
     }
     return f"training {each['train']}, test {each['test']}"

@@ -27,7 +27,7 @@ from coset_papers.settings import Settings
 from coset_papers.weightflow.criteria import ERRORS, claim
 from coset_papers.weightflow.measurements import cost
 from coset_papers.weightflow.plotting import names, reach
-from coset_papers.weightflow.study import FlowRecipe, Subject, compared, drawn, measured
+from coset_papers.weightflow.study import FlowRecipe, Subject, compared, draw_samples, measured
 
 CLOSE = 0.01  # of accuracies: a test example in 113, or 5 training examples
 MEMORISED = 0.05
@@ -146,7 +146,7 @@ def table1(settings: Settings) -> Outcome:
         "published": PUBLISHED,
         "published_trained": TRAINED,
         "subject": asdict(sizes.subject),
-        "recipe": sizes.recipe("geometric", OURS).known(),
+        "recipe": sizes.recipe("geometric", OURS).key(),
     }
     return Outcome(data, without_repeated_notes(list(flow_claims(settings.scale, networks, flows, _how(sizes)))))
 
@@ -226,9 +226,9 @@ def flow_claims(
 
 def above(one: Record, other: Record) -> bool:
     """Whether the mean test accuracy is more than `ERRORS` standard errors of the difference above the other's."""
-    found = [row["test"]["accuracy"] for row in (one, other)]
-    error = math.sqrt(sum((each["std"] or 0.0) ** 2 / each["n"] for each in found))
-    return bool(found[0]["mean"] - found[1]["mean"] > ERRORS * error)
+    accuracies = [row["test"]["accuracy"] for row in (one, other)]
+    error = math.sqrt(sum((each["std"] or 0.0) ** 2 / each["n"] for each in accuracies))
+    return bool(accuracies[0]["mean"] - accuracies[1]["mean"] > ERRORS * error)
 
 
 def _networks(settings: Settings, sizes: CancerSizes) -> dict[str, Record]:
@@ -236,8 +236,11 @@ def _networks(settings: Settings, sizes: CancerSizes) -> dict[str, Record]:
     subject = sizes.subject
 
     def compute() -> dict[str, Record]:
-        kept, fresh = subject.population(settings), subject.unseen(settings)
-        return {"kept": _measured(settings, subject, kept.states), "fresh": _measured(settings, subject, fresh.states)}
+        population, fresh = subject.population(settings), subject.unseen(settings)
+        return {
+            "kept": _measured(settings, subject, population.states),
+            "fresh": _measured(settings, subject, fresh.states),
+        }
 
     record: dict[str, Record] = settings.keep("weightflow-cancer-networks", compute, subject=asdict(subject))
     return record
@@ -246,29 +249,29 @@ def _networks(settings: Settings, sizes: CancerSizes) -> dict[str, Record]:
 def _flow(settings: Settings, sizes: CancerSizes, geometry: Geometry, kind: str) -> Record:
     """What a flow costs, and what is measured of its samples."""
     subject, recipe = sizes.many if kind == OURS else sizes.subject, sizes.recipe(geometry, kind)
-    needed = cost(settings, subject, recipe)
+    costs = cost(settings, subject, recipe)
 
     def compute() -> Record:
-        made, rate = drawn(settings, recipe.learned(settings, subject), sizes.samples, sizes.steps)
-        some = {name: x[: sizes.near] for name, x in made.items()}
-        return _measured(settings, subject, made) | {
+        samples, rate = draw_samples(settings, recipe.flow(settings, subject), sizes.samples, sizes.steps)
+        some = {name: x[: sizes.near] for name, x in samples.items()}
+        return _measured(settings, subject, samples) | {
             "per_second": rate,
             "novelty": json.loads(compared(settings, subject, some).to_json()),
         }
 
-    known = {"subject": asdict(subject), "recipe": recipe.known(), "samples": sizes.samples, "steps": sizes.steps}
-    record: Record = settings.keep("weightflow-cancer-flow", compute, **known, near=sizes.near)
-    return record | {"minutes": needed["minutes"], "parameters": needed["parameters"]}
+    key = {"subject": asdict(subject), "recipe": recipe.key(), "samples": sizes.samples, "steps": sizes.steps}
+    record: Record = settings.keep("weightflow-cancer-flow", compute, **key, near=sizes.near)
+    return record | {"minutes": costs["minutes"], "parameters": costs["parameters"]}
 
 
 def _measured(settings: Settings, subject: Subject, population: dict[str, Tensor]) -> Record:
     """Accuracies and losses on both splits."""
     model, train = subject.build().to(settings.device), subject.images(settings).train
-    found = scores(population, model, train, device=settings.device)
-    assert found.accuracies is not None
+    values = scores(population, model, train, device=settings.device)
+    assert values.accuracies is not None
     return {
         "test": measured(settings, subject, population, average=False),
-        "train": {"accuracy": found.accuracies.record(), "loss": found.losses.record()},
+        "train": {"accuracy": values.accuracies.record(), "loss": values.losses.record()},
     }
 
 

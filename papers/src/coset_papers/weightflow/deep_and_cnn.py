@@ -17,7 +17,7 @@ from coset_papers.settings import Settings
 from coset_papers.weightflow.criteria import CLOSE, as_good, claim
 from coset_papers.weightflow.gradient_descent import FROM_SAMPLES, UNTRAINED, best_of, seen_at
 from coset_papers.weightflow.guided_flow import GuidedFlow, best_guided
-from coset_papers.weightflow.measurements import beside, closeness, collected, cost, fresh, generated, whole
+from coset_papers.weightflow.measurements import beside, closeness, collection_cost, cost, fresh, generated, whole
 from coset_papers.weightflow.mnist import average_claim, learning_claim, novelty_claims
 from coset_papers.weightflow.networks import SIZES, absent, title
 from coset_papers.weightflow.plotting import PUBLISHED_COLOUR, SAMPLES_COLOUR, TRAINED_COLOUR, histograms, names, reach
@@ -60,8 +60,8 @@ def draw_other(data: Any) -> Figure:
 
 def _outcome(settings: Settings, subject: Subject, recipe: FlowRecipe, published: dict[str, float] | None) -> Outcome:
     sizes = SIZES[settings.scale]
-    networks, took = collected(settings, subject), cost(settings, subject, recipe)
-    made = generated(settings, subject, recipe, min(sizes.count, subject.fresh), sizes.steps)
+    networks, costs = collection_cost(settings, subject), cost(settings, subject, recipe)
+    samples = generated(settings, subject, recipe, min(sizes.count, subject.fresh), sizes.steps)
     trained = fresh(settings, subject)
     near = closeness(settings, subject, recipe, sizes.near, sizes.steps)
     steered = GuidedFlow(subject, recipe, "their own", subject.images, sizes.finish, sizes.near, sizes.steps)
@@ -69,27 +69,27 @@ def _outcome(settings: Settings, subject: Subject, recipe: FlowRecipe, published
     data = {
         "title": title(subject),
         "networks": networks,
-        "cost": took,
-        "samples": {key: made[key] for key in SHOWN},
+        "cost": costs,
+        "samples": {key: samples[key] for key in SHOWN},
         "trained": {key: trained[key] for key in SHOWN},
-        "per_second": made["per_second"],
+        "per_second": samples["per_second"],
         "closeness": near,
         "guided": guided,
         "descents": descents,
         "published": published,
     }
     claims = [
-        _accuracy(settings.scale, subject, made, trained, published),
-        average_claim(settings.scale, beside(made, trained), whole(made), whole(trained), None),
-        learning_claim(settings.scale, took, made["per_second"], None),
+        _accuracy(settings.scale, subject, samples, trained, published),
+        average_claim(settings.scale, beside(samples, trained), whole(samples), whole(trained), None),
+        learning_claim(settings.scale, costs, samples["per_second"], None),
         _finished(settings, subject, guided, descents, trained),
         *novelty_claims(settings.scale, near),
     ]
     return Outcome(data, without_repeated_notes(claims))
 
 
-def _accuracy(scale: str, subject: Subject, made: Any, trained: Any, published: dict[str, float] | None) -> Claim:
-    ours, theirs = made["accuracy"]["mean"], trained["accuracy"]["mean"]
+def _accuracy(scale: str, subject: Subject, samples: Any, trained: Any, published: dict[str, float] | None) -> Claim:
+    ours, theirs = samples["accuracy"]["mean"], trained["accuracy"]["mean"]
     return claim(
         scale,
         f"{title(subject)}: generated networks are as accurate as trained ones",
@@ -105,15 +105,15 @@ def _finished(
 ) -> Claim:
     ((count, best),) = best_guided(guided).items()
     after, alone = (seen_at(best_of(descents, kind, count), count) for kind in (FROM_SAMPLES, UNTRAINED))
-    training, wanted = subject.training, trained["accuracy"]["mean"]
+    training, target = subject.training, trained["accuracy"]["mean"]
     whole_training = training.epochs * (len(subject.images(settings).train) // training.batch_size)
     return claim(
         settings.scale,
         f"with {count} gradients samples are as accurate as trained networks, which took {whole_training}",
         None,
-        f"{after:.4f} by descent from samples, {best['accuracy']:.4f} by guidance; trained {wanted:.4f}; "
+        f"{after:.4f} by descent from samples, {best['accuracy']:.4f} by guidance; trained {target:.4f}; "
         f"{alone:.4f} by descent from the starts of the flow",
-        as_good(max(after, best["accuracy"]), wanted),
+        as_good(max(after, best["accuracy"]), target),
         f"On {best['batch']} training images each; the best of several rates and strengths, by test accuracy.",
     )
 

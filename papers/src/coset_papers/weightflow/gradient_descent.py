@@ -18,29 +18,31 @@ STARTS = {UNTRAINED: "the starts of the flow", FROM_SAMPLES: "samples of the flo
 
 
 def descend(
-    subject: Subject, split: Split, begin: dict[str, Tensor], rate: float, given: Steering, device: str
+    subject: Subject, split: Split, starts: dict[str, Tensor], rate: float, steering: Steering, device: str
 ) -> list[tuple[int, dict[str, Tensor]]]:
     """(steps, population) along plain gradient descent from `begin`, all on the same minibatches."""
-    examples = split.subset(min(given.steps * given.batch, len(split)), torch.Generator().manual_seed(0))
-    epochs = -(-given.steps // (len(examples) // given.batch))
-    found = collect(
+    examples = split.subset(min(steering.steps * steering.batch, len(split)), torch.Generator().manual_seed(0))
+    epochs = -(-steering.steps // (len(examples) // steering.batch))
+    population = collect(
         subject.build(),
         examples,
-        states.size(begin),
+        states.size(starts),
         Collect(
             rate=rate,
             momentum=0.0,
             weight_decay=0.0,
             epochs=epochs,
-            batch_size=given.batch,
+            batch_size=steering.batch,
             schedule="constant",
-            every=given.every,
+            every=steering.every,
         ),
-        draw=lambda n, generator: {name: x[:n] for name, x in begin.items()},
+        draw=lambda n, generator: {name: x[:n] for name, x in starts.items()},
         device=device,
     )
-    times = sorted({int(step) for step in found.labels["iteration"].tolist()})
-    return [(step, found[found.labels["iteration"] == step].states) for step in times if step <= given.steps]
+    times = sorted({int(step) for step in population.labels["iteration"].tolist()})
+    return [
+        (step, population[population.labels["iteration"] == step].states) for step in times if step <= steering.steps
+    ]
 
 
 def best_of(descents: list[dict[str, Any]], kind: str, step: int) -> dict[str, Any]:
@@ -50,5 +52,5 @@ def best_of(descents: list[dict[str, Any]], kind: str, step: int) -> dict[str, A
 
 def seen_at(descent: dict[str, Any], step: int) -> float:
     """The accuracy of the last one seen until then."""
-    seen = [row["accuracy"] for row in descent["trace"] if step < 0 or row["step"] <= step]
-    return -1.0 if seen[-1] is None else seen[-1]
+    accuracies = [row["accuracy"] for row in descent["trace"] if step < 0 or row["step"] <= step]
+    return -1.0 if accuracies[-1] is None else accuracies[-1]

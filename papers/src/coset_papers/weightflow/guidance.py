@@ -103,8 +103,8 @@ def _claims(scale: str, sizes: FlowSizes, guided: list[Record], descents: list[R
     ]
 
 
-def _by_count(found: dict[int, str]) -> str:
-    return "; ".join(f"with {count} {text}" for count, text in found.items())
+def _by_count(texts: dict[int, str]) -> str:
+    return "; ".join(f"with {count} {text}" for count, text in texts.items())
 
 
 def _images(sizes: FlowSizes, settings: Settings) -> DataSet:

@@ -42,25 +42,27 @@ class GuidedFlow:
 
         By Euler's method, so that all gradients are steps, as in descent.
         """
-        given, model = self.steering, self.subject.build().to(settings.device)
+        steering, model = self.steering, self.subject.build().to(settings.device)
         flow, images = self._once(settings)
 
         def row(count: int, at: GuidancePlace, strength: float, scale: GuidanceScale = "velocity") -> Record:
             def compute() -> float | None:
-                wanted = Guidance(model, images().train, strength, given.examples, at, scale) if strength else None
+                guidance = Guidance(model, images().train, strength, steering.examples, at, scale) if strength else None
                 try:
-                    samples = flow().sample(self.count, count, "euler", guidance=wanted, generator=settings.generator())
+                    samples = flow().sample(
+                        self.count, count, "euler", guidance=guidance, generator=settings.generator()
+                    )
                 except StateError:  # guidance led to infinity
                     return None
                 return self._accuracy(settings, samples.states, images())
 
-            how = {"gradients": count, "batch": given.examples, "at": at, "strength": strength, "scale": scale}
-            return how | {"accuracy": settings.keep("weightflow-guided", compute, **self._known(), **how)}
+            how = {"gradients": count, "batch": steering.examples, "at": at, "strength": strength, "scale": scale}
+            return how | {"accuracy": settings.keep("weightflow-guided", compute, **self._key(), **how)}
 
-        rows = [row(given.gradients[0], "state", 0.0)]
-        for count in given.gradients:
-            rows.extend(row(count, at, strength) for at in PLACES for strength in given.strengths)
-            rows.extend(row(count, "state", factor, "gradient") for factor in given.factors)
+        rows = [row(steering.gradients[0], "state", 0.0)]
+        for count in steering.gradients:
+            rows.extend(row(count, at, strength) for at in PLACES for strength in steering.strengths)
+            rows.extend(row(count, "state", factor, "gradient") for factor in steering.factors)
         return rows
 
     def descents(self, settings: Settings) -> list[Record]:
@@ -75,41 +77,44 @@ class GuidedFlow:
 
         def trace(kind: str, rate: float) -> list[Record]:
             start = begin(kind)
-            found = [(0, start), *descend(self.subject, images().train, start, rate, self.steering, settings.device)]
-            return [{"step": step, "accuracy": self._accuracy(settings, each, images())} for step, each in found]
+            populations = [
+                (0, start),
+                *descend(self.subject, images().train, start, rate, self.steering, settings.device),
+            ]
+            return [{"step": step, "accuracy": self._accuracy(settings, each, images())} for step, each in populations]
 
         rows = []
         for kind in STARTS:
             for rate in self.steering.rates:
-                known = {**self._known(), "kind": kind, "rate": rate, "steering": asdict(self.steering)}
-                found = settings.keep("weightflow-descent", partial(trace, kind, rate), **known)
-                rows.append({"kind": kind, "rate": rate, "trace": found})
+                key = {**self._key(), "kind": kind, "rate": rate, "steering": asdict(self.steering)}
+                rows_of_trace = settings.keep("weightflow-descent", partial(trace, kind, rate), **key)
+                rows.append({"kind": kind, "rate": rate, "trace": rows_of_trace})
         return rows
 
     def _once(self, settings: Settings) -> tuple[Callable[[], Flow], Callable[[], DataSet]]:
         """The flow and the images, when they are asked for first."""
-        flow = cache(partial(self.recipe.learned, settings, self.subject))
+        flow = cache(partial(self.recipe.flow, settings, self.subject))
         return flow, cache(partial(self.images, settings))
 
-    def _accuracy(self, settings: Settings, made: dict[str, Tensor], images: DataSet) -> float | None:
+    def _accuracy(self, settings: Settings, population: dict[str, Tensor], images: DataSet) -> float | None:
         """The mean of the networks on the test images; None where guidance or descent led to infinity."""
-        if not all(bool(x.isfinite().all()) for x in made.values()):
+        if not all(bool(x.isfinite().all()) for x in population.values()):
             return None
         model = self.subject.build().to(settings.device)
-        found = scores(made, model, images.test, device=settings.device).accuracies
-        assert found is not None
-        return found.mean
+        accuracies = scores(population, model, images.test, device=settings.device).accuracies
+        assert accuracies is not None
+        return accuracies.mean
 
-    def _known(self) -> dict[str, Any]:
-        known = {"subject": asdict(self.subject), "recipe": self.recipe.known(), "other": self.task}
-        return known | {"count": self.count, "steps": self.steps}
+    def _key(self) -> dict[str, Any]:
+        key = {"subject": asdict(self.subject), "recipe": self.recipe.key(), "other": self.task}
+        return key | {"count": self.count, "steps": self.steps}
 
 
 def best_guided(rows: list[Record], scale: GuidanceScale = "velocity") -> dict[int, Record]:
     """The guided row of the highest accuracy, by the number of gradients."""
-    found = [row for row in rows if row["scale"] == scale and row["strength"] and row["accuracy"] is not None]
-    counts = sorted({row["gradients"] for row in found})
+    candidates = [row for row in rows if row["scale"] == scale and row["strength"] and row["accuracy"] is not None]
+    counts = sorted({row["gradients"] for row in candidates})
     return {
-        count: max((row for row in found if row["gradients"] == count), key=lambda row: row["accuracy"])
+        count: max((row for row in candidates if row["gradients"] == count), key=lambda row: row["accuracy"])
         for count in counts
     }

@@ -14,12 +14,12 @@ from coset.populations.population_outputs import predictions
 from coset.solutions.likelihood import likelihood_of
 from coset_papers.outcome import Record
 from coset_papers.settings import Settings
-from coset_papers.weightflow.study import FlowRecipe, Subject, compared, drawn, measured
+from coset_papers.weightflow.study import FlowRecipe, Subject, compared, draw_samples, measured
 
 HEUN = "heun"
 
 
-def collected(settings: Settings, subject: Subject) -> Record:
+def collection_cost(settings: Settings, subject: Subject) -> Record:
     """How many networks there are, and the minutes that training them took."""
 
     def compute() -> Record:
@@ -35,7 +35,7 @@ def cost(settings: Settings, subject: Subject, recipe: FlowRecipe) -> Record:
     def compute() -> Record:
         return recipe.cost(settings, subject)
 
-    record: Record = settings.keep("weightflow-cost", compute, subject=asdict(subject), recipe=recipe.known())
+    record: Record = settings.keep("weightflow-cost", compute, subject=asdict(subject), recipe=recipe.key())
     return record
 
 
@@ -55,11 +55,11 @@ def generated(
     """What is measured of samples, and how many there are a second."""
 
     def compute() -> Record:
-        made, rate = drawn(settings, recipe.learned(settings, subject), count, steps, method)
-        return _measured(settings, subject, made) | {"per_second": rate}
+        samples, rate = draw_samples(settings, recipe.flow(settings, subject), count, steps, method)
+        return _measured(settings, subject, samples) | {"per_second": rate}
 
-    known = {"subject": asdict(subject), "recipe": recipe.known()}
-    record: Record = settings.keep("weightflow-samples", compute, **known, count=count, steps=steps, method=method)
+    key = {"subject": asdict(subject), "recipe": recipe.key()}
+    record: Record = settings.keep("weightflow-samples", compute, **key, count=count, steps=steps, method=method)
     return record
 
 
@@ -73,12 +73,12 @@ def closeness(settings: Settings, subject: Subject, recipe: FlowRecipe, near: in
     """Distances and agreement of `near` samples, and of networks to compare with: see `coset.populations.novelty`."""
 
     def compute() -> Record:
-        made = drawn(settings, recipe.learned(settings, subject), near, steps)[0]
+        samples = draw_samples(settings, recipe.flow(settings, subject), near, steps)[0]
         fewer = replace(subject, fresh=min(near, subject.fresh))
-        return _as_record(compared(settings, fewer, made))
+        return _as_record(compared(settings, fewer, samples))
 
-    known = {"subject": asdict(subject), "recipe": recipe.known()}
-    record: Record = settings.keep("weightflow-closeness", compute, **known, near=near, steps=steps)
+    key = {"subject": asdict(subject), "recipe": recipe.key()}
+    record: Record = settings.keep("weightflow-closeness", compute, **key, near=near, steps=steps)
     return record
 
 
@@ -91,14 +91,14 @@ def wrong(settings: Settings, subject: Subject, population: dict[str, Tensor]) -
         outputs.softmax(-1).mean(0).argmax(-1) != test.targets[examples]
         for examples, outputs in predictions(states.to(population, device), model, test.inputs, likelihood, device)
     ]
-    found: list[int] = torch.cat(parts).nonzero().flatten().tolist()
-    return found
+    mistakes: list[int] = torch.cat(parts).nonzero().flatten().tolist()
+    return mistakes
 
 
 def whole(record: Record) -> Record:
     """The average of all networks of a record."""
-    found: Record = record["averages"][-1]
-    return found
+    average: Record = record["averages"][-1]
+    return average
 
 
 def _measured(settings: Settings, subject: Subject, population: dict[str, Tensor]) -> Record:
@@ -111,12 +111,12 @@ def _ends(subject: Subject) -> dict[str, Any]:
     return {name: value for name, value in asdict(replace(subject, training=training)).items() if name != "runs"}
 
 
-def _as_record(found: Novelty) -> Record:
+def _as_record(result: Novelty) -> Record:
     kinds = {
         kind: {
             "distance": one.distance.tolist(),
             "agreement": None if one.agreements is None else one.agreements.mean,
         }
-        for kind, one in found.kinds.items()
+        for kind, one in result.kinds.items()
     }
-    return {"memorised": found.memorised, "exact": found.exact, "summary": found.summary(), "kinds": kinds}
+    return {"memorised": result.memorised, "exact": result.exact, "summary": result.summary(), "kinds": kinds}

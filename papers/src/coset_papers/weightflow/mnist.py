@@ -15,7 +15,7 @@ from coset_papers.outcome import Claim, Outcome, Record, without_repeated_notes
 from coset_papers.plotting import FAINT, INK, legend, panels, style
 from coset_papers.settings import Settings
 from coset_papers.weightflow.criteria import CLOSE, ERRORS, MEMORISED, MINUTES, as_good, claim, equal
-from coset_papers.weightflow.measurements import HEUN, beside, closeness, collected, cost, fresh, generated, whole
+from coset_papers.weightflow.measurements import HEUN, beside, closeness, collection_cost, cost, fresh, generated, whole
 from coset_papers.weightflow.networks import SIZES, FlowSizes, absent, title
 from coset_papers.weightflow.plotting import PUBLISHED_COLOUR, SAMPLES_COLOUR, TRAINED_COLOUR, histograms, names, reach
 from coset_papers.weightflow.published import AVERAGED, FLOWS, HOURS, TRAINED
@@ -34,7 +34,7 @@ COLUMNS = (
 def table2(settings: Settings) -> Outcome:
     """Generated networks beside trained ones: ours, and the thesis's own way in minutes."""
     sizes = SIZES[settings.scale]
-    networks = {"ours": collected(settings, sizes.subject), "thesis": collected(settings, sizes.thesis)}
+    networks = {"ours": collection_cost(settings, sizes.subject), "thesis": collection_cost(settings, sizes.thesis)}
     trained = fresh(settings, sizes.subject)
     counts, fewer = (sizes.count, sizes.near, sizes.steps), (sizes.near, sizes.near, sizes.fewer_steps)
     ours = {name: _flow_row(settings, counts, sizes.subject, each, trained) for name, each in sizes.ours.items()}
@@ -60,36 +60,36 @@ def averages(settings: Settings) -> Outcome:
     """Accuracy and loss of the averaged predictions of more and more samples."""
     sizes = SIZES[settings.scale]
     best = next(iter(sizes.ours.values()))
-    made = generated(settings, sizes.subject, best, sizes.count, sizes.steps)
+    samples = generated(settings, sizes.subject, best, sizes.count, sizes.steps)
     trained = fresh(settings, sizes.subject)
-    ours, theirs = whole(made), whole(trained)
+    ours, theirs = whole(samples), whole(trained)
     claims = (
         claim(
             settings.scale,
             f"{title(sizes.subject)}: averaged predictions of many samples are better than those of one",
             f"about {AVERAGED}, one {max(FLOWS.values())}",
-            f"{ours['count']} samples {ours['accuracy']:.4f}, one {made['averages'][0]['accuracy']:.4f}",
-            ours["accuracy"] > made["averages"][0]["accuracy"]
+            f"{ours['count']} samples {ours['accuracy']:.4f}, one {samples['averages'][0]['accuracy']:.4f}",
+            ours["accuracy"] > samples["averages"][0]["accuracy"]
             and (ours["accuracy"] >= AVERAGED or bool(absent(sizes.subject))),
             absent(sizes.subject) or f"At least the published {AVERAGED}.",
         ),
-        average_claim(settings.scale, beside(made, trained), ours, theirs, f"about {AVERAGED}"),
+        average_claim(settings.scale, beside(samples, trained), ours, theirs, f"about {AVERAGED}"),
     )
-    data = {"title": title(sizes.subject), "samples": made["averages"], "trained": trained["averages"]}
+    data = {"title": title(sizes.subject), "samples": samples["averages"], "trained": trained["averages"]}
     return Outcome(data | {"published": AVERAGED}, without_repeated_notes(claims))
 
 
 def novelty(settings: Settings) -> Outcome:
     """Distances to the nearest training network, of samples and of networks of which it is known what they are."""
     sizes = SIZES[settings.scale]
-    found = closeness(settings, sizes.subject, next(iter(sizes.ours.values())), sizes.near, sizes.steps)
+    distances = closeness(settings, sizes.subject, next(iter(sizes.ours.values())), sizes.near, sizes.steps)
     return Outcome(
-        {"title": title(sizes.subject), **found}, without_repeated_notes(novelty_claims(settings.scale, found))
+        {"title": title(sizes.subject), **distances}, without_repeated_notes(novelty_claims(settings.scale, distances))
     )
 
 
 def average_claim(
-    scale: str, found: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any], published: str | None
+    scale: str, difference: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any], published: str | None
 ) -> Claim:
     """Whether the averages of all samples and of all trained networks, which differ as `found`, are equal."""
     return claim(
@@ -97,27 +97,27 @@ def average_claim(
         "the average of samples predicts as well as the average of trained networks",
         published,
         f"{ours['accuracy']:.4f} of {ours['count']} samples, {theirs['accuracy']:.4f} of {theirs['count']} trained; "
-        f"{found['better']} examples that only the first has right, {found['worse']} only the second; "
+        f"{difference['better']} examples that only the first has right, {difference['worse']} only the second; "
         f"loss {ours['nll']:.3f} and {theirs['nll']:.3f}",
-        equal(found["better"], found["worse"]),
+        equal(difference["better"], difference["worse"]),
         f"As well: within {ERRORS:g} standard errors over the test examples.",
     )
 
 
-def learning_claim(scale: str, took: dict[str, Any], per_second: float, published: str | None) -> Claim:
+def learning_claim(scale: str, costs: dict[str, Any], per_second: float, published: str | None) -> Claim:
     """Whether a flow is learned in time; took: what that cost, as `FlowRecipe.cost` has it."""
     return claim(
         scale,
         f"learning takes {MINUTES:g} minutes at most",
         published,
-        f"{took['minutes']:.1f} minutes and {took['memory']:.1f} GiB; {per_second:.0f} samples a second",
-        took["minutes"] <= MINUTES,
+        f"{costs['minutes']:.1f} minutes and {costs['memory']:.1f} GiB; {per_second:.0f} samples a second",
+        costs["minutes"] <= MINUTES,
     )
 
 
-def novelty_claims(scale: str, found: dict[str, Any]) -> list[Claim]:
+def novelty_claims(scale: str, distances: dict[str, Any]) -> list[Claim]:
     """Whether samples are as new as fresh runs, and no copies."""
-    kinds = found["kinds"]
+    kinds = distances["kinds"]
     middle = {kind: _median(one["distance"]) for kind, one in kinds.items()}
     telling = min(kinds["fresh"]["distance"]) > max(kinds["noisy"]["distance"])
     return [
@@ -125,8 +125,9 @@ def novelty_claims(scale: str, found: dict[str, Any]) -> list[Claim]:
             scale,
             "samples are as new as fresh training runs",
             None,
-            f"{found['memorised']:.1%} are closer to a training network than the closest {QUANTILE:.0%} of fresh runs",
-            found["memorised"] <= MEMORISED,
+            f"{distances['memorised']:.1%} are closer to a training network than the closest {QUANTILE:.0%} of fresh "
+            "runs",
+            distances["memorised"] <= MEMORISED,
             f"As new: at most {MEMORISED:.0%}. Distances are modulo permutations and positive factors of units.",
         ),
         claim(
@@ -141,19 +142,19 @@ def novelty_claims(scale: str, found: dict[str, Any]) -> list[Claim]:
     ]
 
 
-def _solvers(settings: Settings, sizes: FlowSizes, known: Record) -> list[dict[str, Any]]:
+def _solvers(settings: Settings, sizes: FlowSizes, row: Record) -> list[dict[str, Any]]:
     """The first flow, of which one row is known, by method and steps."""
     recipe = next(iter(sizes.ours.values()))
-    rows = [_solved(HEUN, sizes.steps, known)]
+    rows = [_solved(HEUN, sizes.steps, row)]
     for method, steps in sizes.solvers:
         rows.append(_solved(method, steps, generated(settings, sizes.subject, recipe, sizes.count, steps, method)))
     return rows
 
 
-def _solved(method: str, steps: int, found: Record) -> dict[str, Any]:
+def _solved(method: str, steps: int, row: Record) -> dict[str, Any]:
     calls = steps * (2 if method == HEUN else 1)
-    means = {key: found[key]["mean"] for key in ("accuracy", "loss")}
-    return {"method": method, "steps": steps, "calls": calls, **means, "per_second": found["per_second"]}
+    means = {key: row[key]["mean"] for key in ("accuracy", "loss")}
+    return {"method": method, "steps": steps, "calls": calls, **means, "per_second": row["per_second"]}
 
 
 def _flow_row(
@@ -161,15 +162,15 @@ def _flow_row(
 ) -> Record:
     """counts: samples that are measured, those whose nearest networks are looked for, and steps of Heun's method."""
     count, near, steps = counts
-    took = cost(settings, subject, recipe)
-    made = generated(settings, subject, recipe, count, steps)
-    found = closeness(settings, subject, recipe, near, steps)
-    more = {"memorised": found["memorised"], "per_second": made["per_second"]}
-    return _row(made) | took | beside(made, trained) | more
+    costs = cost(settings, subject, recipe)
+    samples = generated(settings, subject, recipe, count, steps)
+    distances = closeness(settings, subject, recipe, near, steps)
+    more = {"memorised": distances["memorised"], "per_second": samples["per_second"]}
+    return _row(samples) | costs | beside(samples, trained) | more
 
 
-def _row(found: dict[str, Any]) -> Record:
-    return {**{key: found[key] for key in ("accuracy", "loss", "diversity")}, "average": whole(found)}
+def _row(record: dict[str, Any]) -> Record:
+    return {**{key: record[key] for key in ("accuracy", "loss", "diversity")}, "average": whole(record)}
 
 
 def _claims(scale: str, sizes: FlowSizes, trained: Record, ours: dict[str, Record]) -> list[Claim]:
@@ -270,10 +271,10 @@ def draw_averages(data: Any) -> Figure:
             ("trained", TRAINED_COLOUR, "fresh networks"),
             ("samples", SAMPLES_COLOUR, "samples"),
         ):
-            found = data[name]
-            counts = [each["count"] for each in found]
-            values = [factor * each[key] for each in found]
-            errors = [factor * (each[f"{key}_error"] or 0.0) for each in found]
+            rows = data[name]
+            counts = [each["count"] for each in rows]
+            values = [factor * each[key] for each in rows]
+            errors = [factor * (each[f"{key}_error"] or 0.0) for each in rows]
             axes.errorbar(counts, values, errors, fmt="o-", color=colour, markersize=4, capsize=2, label=label)
         axes.set_xscale("log", base=2)
         style(axes, "networks", words)
@@ -307,13 +308,13 @@ def _table(axes: Axes, rows: list[Any], labels: list[str]) -> None:
             axes.text(x, y, "-" if value is None else f"{value:{form}}", ha="right", va="center", fontsize=7, color=INK)
 
 
-def _draw_solvers(axes: Axes, found: list[Any]) -> None:
+def _draw_solvers(axes: Axes, rows: list[Any]) -> None:
     for method, colour in (("heun", SAMPLES_COLOUR), ("euler", HUES[2])):
-        line = sorted((row for row in found if row["method"] == method), key=lambda row: row["calls"])
+        line = sorted((row for row in rows if row["method"] == method), key=lambda row: row["calls"])
         axes.plot(
             [row["calls"] for row in line], [100 * row["accuracy"] for row in line], "o-", color=colour, label=method
         )
-    calls = sorted({row["calls"] for row in found})
+    calls = sorted({row["calls"] for row in rows})
     axes.set_xscale("log")
     axes.set_xticks(calls, [str(count) for count in calls])
     axes.minorticks_off()

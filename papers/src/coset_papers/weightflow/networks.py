@@ -59,7 +59,16 @@ class Steering:
     every: int
 
 
-FINISH = Steering((0.1, 0.3), (), (64,), 256, (0.03, 0.1, 0.3, 1.0), batch=256, steps=64, every=64)
+FINISH = Steering(
+    strengths=(0.1, 0.3),
+    factors=(),
+    gradients=(64,),
+    examples=256,
+    rates=(0.03, 0.1, 0.3, 1.0),
+    batch=256,
+    steps=64,
+    every=64,
+)
 
 
 @dataclass(frozen=True)
@@ -207,7 +216,16 @@ def _smoke() -> FlowSizes:
         theirs=_theirs(Architecture("relational", 8, 2), replace(brief, epochs=3, batch_size=16), 3),
         ablation=_ablation(base, (64,), 3, (Architecture("relational", 8, 1), 1, 64), 1, (16, 32), 0.01),
         other="digits",
-        steering=Steering((2.0, 8.0), (10.0,), (8, 16), 32, (0.3,), batch=32, steps=24, every=8),
+        steering=Steering(
+            strengths=(2.0, 8.0),
+            factors=(10.0,),
+            gradients=(8, 16),
+            examples=32,
+            rates=(0.3,),
+            batch=32,
+            steps=24,
+            every=8,
+        ),
         widths=_widths(subject, base, 64, (8,), 16),
         deep=(replace(subject, model="mlp:64-8-8-10", runs=64), base),
         cnn=(
@@ -219,7 +237,9 @@ def _smoke() -> FlowSizes:
             ),
             base,
         ),
-        finish=Steering((0.3,), (), (4,), 32, (0.1,), batch=32, steps=4, every=4),
+        finish=Steering(
+            strengths=(0.3,), factors=(), gradients=(4,), examples=32, rates=(0.1,), batch=32, steps=4, every=4
+        ),
         count=64,
         near=64,
         steps=4,
@@ -253,7 +273,14 @@ def _short() -> FlowSizes:
         ablation=_ablation(base, (256, 1024), 55, (Architecture("relational", 16, 3), 20, 64), 24, (32, 64, 128), 0.01),
         other="digits",
         steering=Steering(
-            (1.0, 2.0, 4.0, 8.0, 16.0), (3.0, 10.0, 30.0), (64, 256), 128, (0.03, 0.1, 0.3, 1.0), 128, 256, 8
+            strengths=(1.0, 2.0, 4.0, 8.0, 16.0),
+            factors=(3.0, 10.0, 30.0),
+            gradients=(64, 256),
+            examples=128,
+            rates=(0.03, 0.1, 0.3, 1.0),
+            batch=128,
+            steps=256,
+            every=8,
         ),
         widths=_widths(subject, base, 1024, (8, 16), 32),
         deep=(
@@ -310,7 +337,14 @@ def _paper() -> FlowSizes:
         ablation=_ablation(base, (2048, 8192), 44, (relational, 2, 256), 6, (64, 128, 256), 0.002),
         other="fashion-mnist",
         steering=Steering(
-            (1.0, 2.0, 4.0, 8.0, 16.0), (1.0, 3.0, 10.0), (64, 256), 512, (0.01, 0.03, 0.1, 0.3), 128, 512, 32
+            strengths=(1.0, 2.0, 4.0, 8.0, 16.0),
+            factors=(1.0, 3.0, 10.0),
+            gradients=(64, 256),
+            examples=512,
+            rates=(0.01, 0.03, 0.1, 0.3),
+            batch=128,
+            steps=512,
+            every=32,
         ),
         widths=_widths(subject, base, 8192, (8, 16), 32),
         deep=(

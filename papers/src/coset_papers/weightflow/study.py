@@ -28,7 +28,6 @@ from coset_papers.ledger import seconds_of
 from coset_papers.settings import Settings
 
 COST = "cost.json"
-SAID = 10  # times that a training is heard of
 NEAR = 256  # networks of a kind whose nearest is looked for
 FRESH = 1_000_003  # added to the seed for networks that no flow has seen
 
@@ -68,25 +67,28 @@ class Subject:
 
     def population(self, settings: Settings) -> Population:
         """The networks that flows learn from; those that were trained before are read."""
-        return self._collected(settings, self.runs, settings.seed)
+        return self._collect(settings, self.runs, settings.seed)
 
     def unseen(self, settings: Settings) -> Population:
         """Networks of the same kind that no flow has seen: at the end of their training."""
         last = replace(self, training=replace(self.training, every=0, skip=0))
-        return last._collected(settings, self.fresh, settings.seed + FRESH)
+        return last._collect(settings, self.fresh, settings.seed + FRESH)
 
-    def _collected(self, settings: Settings, runs: int, seed: int) -> Population:
+    def _collect(self, settings: Settings, runs: int, seed: int) -> Population:
         folder = self._folder(settings, seed)
         seconds: dict[str, float] = _cost(folder).get("seconds", {})
 
-        def say(epoch: Epoch) -> None:
+        say = settings.listener(
+            lambda epoch: f"{self.model}, {self.data}: networks, part {epoch.replica}, epoch {epoch.epoch}"
+        )
+
+        def note(epoch: Epoch) -> None:
             seconds[f"part {epoch.replica}, epoch {epoch.epoch}"] = epoch.seconds  # which may come again after a stop
             write_json(folder / COST, {"minutes": sum(seconds.values()) / 60, "seconds": seconds})
-            if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
-                settings.say(f"{self.model}, {self.data}: networks, part {epoch.replica}, epoch {epoch.epoch}")
+            say(epoch)
 
         spent = settings.working(folder)
-        found = collect(
+        population = collect(
             self.build(),
             self.images(settings).train,
             runs,
@@ -95,10 +97,10 @@ class Subject:
             seed=seed,
             device=settings.device,
             out=folder,
-            progress=on_epoch(say),
+            progress=on_epoch(note),
         )
         spent(sum(seconds.values()))
-        return found
+        return population
 
     def count(self, settings: Settings) -> None:
         """Let the training of the networks count, where what was learned from them is read."""
@@ -110,8 +112,8 @@ class Subject:
         return float(_cost(self._folder(settings, settings.seed))["minutes"])
 
     def _folder(self, settings: Settings, seed: int) -> Path:
-        known = {key: value for key, value in asdict(self).items() if key not in ("runs", "fresh")}
-        return settings.folder("weightflow-networks", **known, began=seed)
+        training = {name: value for name, value in asdict(self).items() if name not in ("runs", "fresh")}
+        return settings.folder("weightflow-networks", **training, began=seed)
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class FlowRecipe:
     outputs: bool = True
     networks: int | None = None
 
-    def learned(self, settings: Settings, subject: Subject) -> Flow:
+    def flow(self, settings: Settings, subject: Subject) -> Flow:
         """The flow of these networks; one that was learned before is read."""
         folder = self._folder(settings, subject)
         file = folder / "flow.safetensors"
@@ -133,17 +135,14 @@ class FlowRecipe:
             subject.count(settings)
             return Flow.load(file, settings.device)
         population = subject.population(settings)
-        given = population if self.networks is None else population[: self.networks]
+        networks = population if self.networks is None else population[: self.networks]
         flow = Flow.of(subject.sym, self.plan)
         about = f"{subject.model}, {subject.data}: {self.plan.geometry} flow, {self.plan.coupling}"
 
-        def say(epoch: Epoch) -> None:
-            if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
-                settings.say(f"{about}, epoch {epoch.epoch} of {epoch.epochs}, {epoch.errors}")
-
+        say = settings.listener(lambda epoch: f"{about}, epoch {epoch.epoch} of {epoch.epochs}, {epoch.errors}")
         spent = settings.working(folder)
         flow.fit(
-            given,
+            networks,
             self.matching,
             model=subject.build() if self.outputs else None,
             data=subject.images(settings).train if self.outputs else None,
@@ -166,23 +165,23 @@ class FlowRecipe:
 
     def cost(self, settings: Settings, subject: Subject) -> dict[str, Any]:
         """The minutes of learning, the last errors, the weights of the network, and the most memory in GiB."""
-        self.learned(settings, subject)
+        self.flow(settings, subject)
         return _cost(self._folder(settings, subject))
 
-    def known(self) -> dict[str, Any]:
+    def key(self) -> dict[str, Any]:
         """All that the flow depends on, as JSON can hold it."""
         return asdict(self)
 
     def _folder(self, settings: Settings, subject: Subject) -> Path:
-        return settings.folder("weightflow-flow", subject=asdict(subject), recipe=self.known())
+        return settings.folder("weightflow-flow", subject=asdict(subject), recipe=self.key())
 
 
 @lru_cache(maxsize=2)
 def _images(name: str, examples: int | None, device: str) -> DataSet:
-    found = data.load(name)
+    images = data.load(name)
     if examples is not None:
-        found = replace(found, train=some(found.train, examples), test=some(found.test, examples))
-    return found.to(device)
+        images = replace(images, train=some(images.train, examples), test=some(images.test, examples))
+    return images.to(device)
 
 
 @lru_cache
@@ -191,7 +190,7 @@ def _symmetry(name: str) -> Symmetry:
     return symmetry(model, zoo.example_input(model))
 
 
-def drawn(
+def draw_samples(
     settings: Settings, flow: Flow, count: int, steps: int, method: str = "heun"
 ) -> tuple[dict[str, Tensor], float]:
     """`count` networks, and how many there are a second."""
@@ -199,9 +198,9 @@ def drawn(
     flow.sample(min(count, 8), 1, method, generator=generator)  # so that nothing is prepared while time counts
     _wait(settings)
     begin = time.perf_counter()
-    made = flow.sample(count, steps, method, generator=generator)
+    samples = flow.sample(count, steps, method, generator=generator)
     _wait(settings)
-    return made.states, count / (time.perf_counter() - begin)
+    return samples.states, count / (time.perf_counter() - begin)
 
 
 def measured(
@@ -209,9 +208,9 @@ def measured(
 ) -> dict[str, Any]:
     """Accuracy and loss of each on the test examples, of their average, and how much they differ."""
     model, test = subject.build().to(settings.device), subject.images(settings).test
-    found = scores(population, model, test, device=settings.device)
-    accuracies = found.accuracies
-    record: dict[str, Any] = {"accuracy": accuracies and accuracies.record(), "loss": found.losses.record()}
+    values = scores(population, model, test, device=settings.device)
+    accuracies = values.accuracies
+    record: dict[str, Any] = {"accuracy": accuracies and accuracies.record(), "loss": values.losses.record()}
     if average:
         record["averages"] = [
             asdict(row) for row in model_averages(population, model, test, device=settings.device).rows
@@ -238,8 +237,8 @@ def compared(settings: Settings, subject: Subject, samples: dict[str, Tensor]) -
 def _cost(folder: Path) -> dict[str, Any]:
     """What is known of the cost of what lies in a folder; nothing before."""
     file = folder / COST
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return found
+    cost: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return cost
 
 
 def _wait(settings: Settings) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 
-from coset import Epoch, Flow, on_epoch
+from coset import Flow, on_epoch
 from coset.core import state as states
 from coset.plot.palette import HUES
 from coset_papers.catalogue import exhibit
@@ -21,7 +21,7 @@ from coset_papers.weightflow.measurements import fresh
 from coset_papers.weightflow.networks import SIZES, TITLES, FlowSizes, absent, hidden, title
 from coset_papers.weightflow.plotting import TRAINED_COLOUR
 from coset_papers.weightflow.published import WIDER
-from coset_papers.weightflow.study import SAID, Subject, measured
+from coset_papers.weightflow.study import Subject, measured
 
 SEVERAL = "Several"
 
@@ -32,11 +32,11 @@ def width(settings: Settings) -> Outcome:
     sampled = sizes.widths.sampled
     trained = {str(hidden(each)): fresh(settings, each)["accuracy"]["mean"] for each in sampled}
     flows = {
-        name: {str(hidden(each)): _drawn(settings, sizes, name, each)["accuracy"]["mean"] for each in sampled}
+        name: {str(hidden(each)): _sample(settings, sizes, name, each)["accuracy"]["mean"] for each in sampled}
         for name in (*sizes.ours, SEVERAL)
     }
     widest = str(hidden(sampled[-1]))
-    known = [hidden(each) for each in sizes.widths.several]
+    widths = [hidden(each) for each in sizes.widths.several]
     stand_in = absent(sizes.subject)
     note = f"Trained networks with {widest} hidden units: {trained[widest]:.3f}. {stand_in}".strip()
     claims = [
@@ -53,7 +53,7 @@ def width(settings: Settings) -> Outcome:
     claims.append(
         claim(
             settings.scale,
-            f"a flow learned on {', '.join(map(str, sorted(known)))} hidden units does better on {widest}",
+            f"a flow learned on {', '.join(map(str, sorted(widths)))} hidden units does better on {widest}",
             None,
             f"{flows[SEVERAL][widest]:.3f}, "
             + ", ".join(f"{name} of one width {flows[name][widest]:.3f}" for name in sizes.ours),
@@ -61,7 +61,7 @@ def width(settings: Settings) -> Outcome:
             "It is learned more briefly, and without errors of outputs. By the sign alone.",
         )
     )
-    data = {"title": TITLES[sizes.subject.data], "known": known, "trained": trained, "flows": flows}
+    data = {"title": TITLES[sizes.subject.data], "known": widths, "trained": trained, "flows": flows}
     return Outcome(data | {"published": {} if stand_in else WIDER, "widest": widest}, without_repeated_notes(claims))
 
 
@@ -77,10 +77,10 @@ def draw_width(data: Any) -> Figure:
         color=TRAINED_COLOUR,
         label="trained networks",
     )
-    for (name, found), colour in zip(data["flows"].items(), HUES[1:], strict=False):
-        seen = data["known"] if name == SEVERAL else data["known"][:1]
-        label = f"{name}, learned on {', '.join(map(str, sorted(seen)))}"
-        axes.plot(widths, [100 * value for value in found.values()], "o-", color=colour, label=label)
+    for (name, accuracies), colour in zip(data["flows"].items(), HUES[1:], strict=False):
+        widths_seen = data["known"] if name == SEVERAL else data["known"][:1]
+        label = f"{name}, learned on {', '.join(map(str, sorted(widths_seen)))}"
+        axes.plot(widths, [100 * value for value in accuracies.values()], "o-", color=colour, label=label)
         if name in data["published"]:
             axes.plot(int(data["widest"]), 100 * data["published"][name], "x", color=colour, label=f"{name}, published")
     axes.set_xscale("log", base=2)
@@ -92,27 +92,26 @@ def draw_width(data: Any) -> Figure:
 
 def several(settings: Settings, sizes: FlowSizes) -> Flow:
     """The flow that is learned on networks of several widths; one that was learned before is read."""
-    given = sizes.widths
-    first, *others = given.several
-    known = {"subjects": [asdict(each) for each in given.several], "recipe": given.flow.known()}
-    folder = settings.folder("weightflow-widths", **known)
+    options = sizes.widths
+    first, *others = options.several
+    key = {"subjects": [asdict(each) for each in options.several], "recipe": options.flow.key()}
+    folder = settings.folder("weightflow-widths", **key)
     file = folder / "flow.safetensors"
     if file.exists():
-        for each in given.several:
+        for each in options.several:
             each.count(settings)
         return Flow.load(file, settings.device)
 
-    def say(epoch: Epoch) -> None:
-        if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
-            settings.say(f"flow of several widths, epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}")
-
-    flow = Flow.of(first.sym, given.flow.plan)
-    population = first.population(settings)[: given.flow.networks]
+    say = settings.listener(
+        lambda epoch: f"flow of several widths, epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}"
+    )
+    flow = Flow.of(first.sym, options.flow.plan)
+    population = first.population(settings)[: options.flow.networks]
     more = [(each.sym, each.population(settings)) for each in others]
     spent = settings.working(folder)
     flow.fit(
         population,
-        given.flow.matching,
+        options.flow.matching,
         more=more,
         seed=settings.seed,
         device=settings.device,
@@ -124,20 +123,20 @@ def several(settings: Settings, sizes: FlowSizes) -> Flow:
     return flow
 
 
-def _drawn(settings: Settings, sizes: FlowSizes, name: str, subject: Subject) -> Record:
+def _sample(settings: Settings, sizes: FlowSizes, name: str, subject: Subject) -> Record:
     """What is measured of samples of a flow for the networks of a subject."""
     one = sizes.widths.flow if name == SEVERAL else sizes.ours[name]
 
     def compute() -> Record:
-        flow = several(settings, sizes) if name == SEVERAL else one.learned(settings, sizes.subject)
-        moved = flow.on(subject.sym, states.of(subject.build()))
+        flow = several(settings, sizes) if name == SEVERAL else one.flow(settings, sizes.subject)
+        resized = flow.on(subject.sym, states.of(subject.build()))
         generator = torch.Generator(settings.device).manual_seed(settings.seed)
-        samples = moved.sample(sizes.near, sizes.steps, generator=generator).states
+        samples = resized.sample(sizes.near, sizes.steps, generator=generator).states
         return measured(settings, subject, samples, average=False)
 
-    known = {"subject": asdict(sizes.subject), "several": [asdict(each) for each in sizes.widths.several]}
-    sized = {"flow": name, "recipe": one.known(), "model": subject.model, "count": sizes.near, "steps": sizes.steps}
-    record: Record = settings.keep("weightflow-width", compute, **known, **sized)
+    key = {"subject": asdict(sizes.subject), "several": [asdict(each) for each in sizes.widths.several]}
+    sized = {"flow": name, "recipe": one.key(), "model": subject.model, "count": sizes.near, "steps": sizes.steps}
+    record: Record = settings.keep("weightflow-width", compute, **key, **sized)
     return record
 
 

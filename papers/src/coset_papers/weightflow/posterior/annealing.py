@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +46,9 @@ def annealed_evidence(
     """
     likelihood, size = _log_likelihood(model, split, noise)
     lengths = [FIRST * prior_std]
-    _anneal(likelihood, size, prior_std, how, how.pilot, lengths, True, generator)
-    logs = _anneal(likelihood, size, prior_std, how, how.particles, lengths, False, generator)
+    anneal = partial(_anneal, likelihood, size, prior_std, how, lengths=lengths, generator=generator)
+    anneal(particles=how.pilot, adapt=True)
+    logs = anneal(particles=how.particles, adapt=False)
     return importance(logs, torch.zeros_like(logs))
 
 
@@ -98,15 +100,15 @@ def _anneal(
         before = density - momentum.square().sum(1) / 2
         vary = 1 + JITTER * (2 * torch.rand(particles, 1, generator=generator, device=device) - 1)
         length = lengths[k] * vary
-        moved = w
+        proposal = w
         for _ in range(how.steps):
             momentum = momentum + length / 2 * gradient
-            moved = moved + length * momentum
-            log, density, gradient = joint(moved, powers[k + 1])
+            proposal = proposal + length * momentum
+            log, density, gradient = joint(proposal, powers[k + 1])
             momentum = momentum + length / 2 * gradient
         gain = (density - momentum.square().sum(1) / 2 - before).nan_to_num(-torch.inf, -torch.inf, -torch.inf)
         uniform = torch.rand(particles, generator=generator, device=device)
-        w = torch.where((uniform.log() < gain).unsqueeze(1), moved, w)
+        w = torch.where((uniform.log() < gain).unsqueeze(1), proposal, w)
         if adapt:
             accepted = float(gain.clamp(max=0).exp().mean())
             lengths.append(lengths[k] * math.exp(GAIN * (accepted - ACCEPTANCE)))

@@ -10,7 +10,7 @@ from coset_papers.outcome import Claim
 from coset_papers.weightflow.posterior.cases import EUCLIDEAN
 from coset_papers.weightflow.posterior.quality import LEVELS
 
-HELD, OTHERS, PRIOR = "held-out chains", "other chains", "draws of the prior"
+HELD_OUT, OTHERS, PRIOR = "held-out chains", "other chains", "draws of the prior"
 MIXED = 1.05  # of R-hat
 CLOSE = 0.02  # nats per example
 NEAR = 0.05  # nats per example
@@ -36,7 +36,7 @@ def posterior_claims(scale: str, row: dict[str, Any]) -> Iterator[Claim]:
         f"Mixed: R-hat below {MIXED}. R-hat below 1.01 is what is recommended.",
     )
     for name, one in flows.items():
-        reference = kinds[HELD]
+        reference = kinds[HELD_OUT]
         yield claim(
             f"the {name} predicts as well as held-out chains",
             f"test nll {one['nll']:.3f}, chains {reference['nll']:.3f}; rmse {one['rmse']:.3f} and "
@@ -44,7 +44,7 @@ def posterior_claims(scale: str, row: dict[str, Any]) -> Iterator[Claim]:
             one["nll"] <= reference["nll"] + CLOSE,
             f"As well: within {CLOSE} nats per example.",
         )
-        covers = [[kinds[kind]["coverage"][f"{level:g}"] for level in LEVELS] for kind in (name, HELD)]
+        covers = [[kinds[kind]["coverage"][f"{level:g}"] for level in LEVELS] for kind in (name, HELD_OUT)]
         yield claim(
             f"and its intervals cover as many targets as theirs ({name})",
             "; ".join(
@@ -54,7 +54,7 @@ def posterior_claims(scale: str, row: dict[str, Any]) -> Iterator[Claim]:
             all(abs(mine - theirs) <= COVERED for mine, theirs in zip(*covers, strict=True)),
             f"As many: to {100 * COVERED:g} points, of {row['points'][1]} test targets.",
         )
-        fewest = [_settled(found, reference["nll"]) for found in (one["moved"], row["moved"])]
+        fewest = [_settled(counts, reference["nll"]) for counts in (one["moved"], row["moved"])]
         yield claim(
             f"draws of the {name} take fewer gradients than those of the prior until they predict as chains do",
             f"{_gradients(fewest[0])}, from the prior {_gradients(fewest[1])}; nll after {', '.join(one['moved'])} "
@@ -116,10 +116,10 @@ def posterior_claims(scale: str, row: dict[str, Any]) -> Iterator[Claim]:
         )
 
 
-def _settled(moved: dict[str, dict[str, float]], nll: float) -> int | None:
+def _settled(continued: dict[str, dict[str, float]], nll: float) -> int | None:
     """The number of gradients from which on all losses are near that of chains; None if the last one is not."""
     settled = None
-    for count, one in reversed(moved.items()):
+    for count, one in reversed(continued.items()):
         if abs(one["nll"] - nll) > NEAR:
             break
         settled = int(count)
@@ -130,8 +130,8 @@ def _gradients(count: int | None) -> str:
     return "not with all" if count is None else str(count)
 
 
-def _losses(moved: dict[str, dict[str, float]]) -> str:
-    return ", ".join(f"{one['nll']:.3f}" for one in moved.values())
+def _losses(continued: dict[str, dict[str, float]]) -> str:
+    return ", ".join(f"{one['nll']:.3f}" for one in continued.values())
 
 
 def _number(value: float | None) -> str:

@@ -30,13 +30,13 @@ from coset_papers.plotting import FAINT, INK, panels, style
 from coset_papers.settings import Settings
 from coset_papers.weightflow.posterior.annealing import annealed_evidence
 from coset_papers.weightflow.posterior.cases import CASES, EUCLIDEAN, GEOMETRIC, PosteriorCase
-from coset_papers.weightflow.posterior.claims import HELD, OTHERS, PRIOR, posterior_claims
+from coset_papers.weightflow.posterior.claims import HELD_OUT, OTHERS, PRIOR, posterior_claims
 from coset_papers.weightflow.posterior.quality import apart, predicted, thinned, weighed
 
 REACH, PLACES = 1.3, 81  # of the grid: its range times that of the data, and its size
 STARTS = 4  # of a variational posterior
 COLOURS = {
-    HELD: INK,
+    HELD_OUT: INK,
     OTHERS: FAINT,
     EUCLIDEAN: HUES[0],
     GEOMETRIC: HUES[2],
@@ -59,49 +59,49 @@ def _row(settings: Settings, case: PosteriorCase) -> dict[str, Any]:
     """All that is known of one posterior; each long part is kept."""
     problem = case.problem
     train, test = problem.splits(settings)
-    q, took = problem.chains(settings)
-    first, held = problem.halves(settings)
-    found = convergence(q, problem.build(), train.inputs, problem.hmc.chains)
+    q, seconds = problem.chains(settings)
+    first, unseen = problem.halves(settings)
+    diagnosis = convergence(q, problem.build(), train.inputs, problem.hmc.chains)
     reach = REACH * float(train.inputs[:, 0].abs().max())
     grid = torch.linspace(-reach, reach, PLACES, device=settings.device)[:, None]
     kinds: dict[str, Any] = {}
-    reference = thinned(held, case.samples)
+    reference = thinned(unseen, case.samples)
 
-    def compared(population: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Any]:
+    def compare(population: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Any]:
         """What networks predict, and how far they are from others."""
-        distance = sliced_wasserstein(population, other, problem.sym, _first(held), seed=settings.seed)
+        distance = sliced_wasserstein(population, other, problem.sym, _first(unseen), seed=settings.seed)
         far = {"sliced": distance.distance, "sliced_error": distance.error}
         return predicted(settings, problem, population, grid) | far
 
     def measure(name: str, population: dict[str, Tensor], more: dict[str, Any]) -> None:
-        kinds[name] = compared(population, reference if name != HELD else thinned(first, case.samples)) | more
+        kinds[name] = compare(population, reference if name != HELD_OUT else thinned(first, case.samples)) | more
 
-    def moved(name: str, starts: dict[str, Tensor]) -> dict[str, Any]:
+    def continued(name: str, starts: dict[str, Tensor]) -> dict[str, Any]:
         """What becomes of networks that go on as chains do, by the number of gradients that this takes."""
-        found = {}
+        rows = {}
         for trajectories in (0, *case.trajectories):
             settings.say(f"{problem.title}: {name}, {trajectories} trajectories")
-            one = compared(_moved(settings, case, starts, trajectories) if trajectories else starts, reference)
-            kept = {key: one[key] for key in ("nll", "rmse", "coverage", "sliced")}
-            found[str(trajectories * case.leaps)] = kept | {"apart": apart(one, kinds[HELD])}
-        return found
+            one = compare(_continue(settings, case, starts, trajectories) if trajectories else starts, reference)
+            scores = {key: one[key] for key in ("nll", "rmse", "coverage", "sliced")}
+            rows[str(trajectories * case.leaps)] = scores | {"apart": apart(one, kinds[HELD_OUT])}
+        return rows
 
-    draws = {"seconds": took, "per_second": len(q) / took}
-    measure(HELD, reference, draws)
+    draws = {"seconds": seconds, "per_second": len(q) / seconds}
+    measure(HELD_OUT, reference, draws)
     measure(OTHERS, thinned(first, case.samples), draws)
     for name, recipe in case.flows.items():
-        flow, learning = recipe.learned(settings, problem)
-        made, rate = _drawn(settings, flow, case)
-        known = {"count": case.weighed, "steps": case.weighed_steps, "recipe": asdict(recipe)}
+        flow, learning = recipe.flow(settings, problem)
+        samples, rate = _sample(settings, flow, case)
+        key = {"count": case.weighed, "steps": case.weighed_steps, "recipe": asdict(recipe)}
         settings.say(f"{problem.title}: densities of the {name}")
         weights = settings.keep(
             "weightflow-posterior-weights",
             partial(weighed, settings, problem, flow, case.weighed, case.weighed_steps),
-            problem=problem.known(),
-            **known,
+            problem=problem.key(),
+            **key,
         )
         more = {"seconds": learning, "per_second": rate, "weights": weights}
-        measure(name, made, more | {"moved": moved(name, made)})
+        measure(name, samples, more | {"moved": continued(name, samples)})
     decay = 1 / (len(train) * problem.hmc.prior_variance)  # that of the same prior
     rivals: dict[str, VI | DeepEnsemble] = {
         "VI": case.vi,
@@ -111,16 +111,16 @@ def _row(settings: Settings, case: PosteriorCase) -> dict[str, Any]:
     for name, method in rivals.items():
         measure(name, *_fitted(settings, case, name, method))
     for one in kinds.values():
-        one["apart"] = apart(one, kinds[HELD])
+        one["apart"] = apart(one, kinds[HELD_OUT])
     generator = settings.generator()
     fresh = {
         name: problem.prior_std * torch.randn(case.samples, *x.shape[1:], generator=generator, device=x.device)
-        for name, x in held.items()
+        for name, x in unseen.items()
     }
     return {
         "title": problem.title,
         "model": problem.model,
-        "weights": sum(x[0].numel() for x in held.values()),
+        "weights": sum(x[0].numel() for x in unseen.values()),
         "units": problem.sym.groups[0].size,
         "points": [len(train), len(test)],
         "x": train.inputs[:, 0].tolist(),
@@ -129,13 +129,13 @@ def _row(settings: Settings, case: PosteriorCase) -> dict[str, Any]:
         "chains": {
             "chains": problem.hmc.chains,
             "draws": len(q),
-            "r_hat": float(found.r_hat.max()),
-            "ess": float(found.ess.min()),
-            "seconds": took,
+            "r_hat": float(diagnosis.r_hat.max()),
+            "ess": float(diagnosis.ess.min()),
+            "seconds": seconds,
         },
         "evidence": _evidence(settings, case),
         "kinds": kinds,
-        "moved": moved(PRIOR, fresh),
+        "moved": continued(PRIOR, fresh),
     }
 
 
@@ -143,15 +143,17 @@ def _first(population: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: x[0] for name, x in population.items()}
 
 
-def _drawn(settings: Settings, flow: Flow, case: PosteriorCase) -> tuple[dict[str, Tensor], float]:
+def _sample(settings: Settings, flow: Flow, case: PosteriorCase) -> tuple[dict[str, Tensor], float]:
     """Networks of the flow, and how many there are a second."""
     flow.sample(8, 1, generator=settings.generator())  # so that nothing is prepared while time counts
     begin = time.perf_counter()
-    made = flow.sample(case.samples, case.steps, generator=settings.generator())
-    return made.states, case.samples / (time.perf_counter() - begin)
+    samples = flow.sample(case.samples, case.steps, generator=settings.generator())
+    return samples.states, case.samples / (time.perf_counter() - begin)
 
 
-def _moved(settings: Settings, case: PosteriorCase, starts: dict[str, Tensor], trajectories: int) -> dict[str, Tensor]:
+def _continue(
+    settings: Settings, case: PosteriorCase, starts: dict[str, Tensor], trajectories: int
+) -> dict[str, Tensor]:
     """Where networks are after so many trajectories of a chain each, whose steps are adapted on the way."""
     problem = case.problem
     hmc = replace(problem.hmc, chains=case.samples, draws=1, warm_up=trajectories - 1, steps=case.leaps)
@@ -172,26 +174,26 @@ def _fitted(
     """
     problem = case.problem
     settings.say(f"{problem.title}: {name}")
-    folder = settings.folder("weightflow-posterior-fit", problem=problem.known(), kind=name, method=asdict(method))
+    folder = settings.folder("weightflow-posterior-fit", problem=problem.key(), kind=name, method=asdict(method))
     train, _ = problem.splits(settings)
     model = problem.build()
     starts = 1 if isinstance(method, DeepEnsemble) else STARTS
     spent = settings.working(folder)
-    found = fit(model, train, method, starts, settings.seed, settings.device, folder)
-    took = seconds_of(folder)
-    spent(took)
-    if isinstance(found[0], Ensemble):
-        return found[0].population, {"seconds": took, "per_second": len(found[0]) / took}
-    bounds = [elbo(q, model, train, problem.hmc.prior_variance, sym=problem.sym) for q in found]
+    solutions = fit(model, train, method, starts, settings.seed, settings.device, folder)
+    seconds = seconds_of(folder)
+    spent(seconds)
+    if isinstance(solutions[0], Ensemble):
+        return solutions[0].population, {"seconds": seconds, "per_second": len(solutions[0]) / seconds}
+    bounds = [elbo(q, model, train, problem.hmc.prior_variance, sym=problem.sym) for q in solutions]
     best = max(range(len(bounds)), key=lambda k: bounds[k].value)
     begin = time.perf_counter()
-    made = found[best].sample(case.samples, settings.generator())
+    samples = solutions[best].sample(case.samples, settings.generator())
     rate = case.samples / (time.perf_counter() - begin)
     low = bounds[best]
     assert low.symmetrized is not None
     bound = low.symmetrized + problem.odd_units * math.log(2)
     every = [one.value for one in bounds]
-    return made, {"seconds": took, "per_second": rate, "elbo": low.value, "elbos": every, "bound": bound}
+    return samples, {"seconds": seconds, "per_second": rate, "elbo": low.value, "elbos": every, "bound": bound}
 
 
 def _evidence(settings: Settings, case: PosteriorCase) -> dict[str, Any]:
@@ -201,12 +203,14 @@ def _evidence(settings: Settings, case: PosteriorCase) -> dict[str, Any]:
         settings.say(f"{problem.title}: annealing")
         train, _ = problem.splits(settings)
         model = problem.build().to(settings.device)
-        found = annealed_evidence(model, train, problem.prior_std, problem.noise, case.annealing, settings.generator())
-        return {"log": found.log_evidence, "error": found.log_evidence_error, "ess": found.ess}
+        evidence = annealed_evidence(
+            model, train, problem.prior_std, problem.noise, case.annealing, settings.generator()
+        )
+        return {"log": evidence.log_evidence, "error": evidence.log_evidence_error, "ess": evidence.ess}
 
-    known = {"problem": problem.known(), "annealing": asdict(case.annealing)}
-    kept: dict[str, Any] = settings.keep("weightflow-posterior-evidence", compute, **known)
-    return kept
+    key = {"problem": problem.key(), "annealing": asdict(case.annealing)}
+    record: dict[str, Any] = settings.keep("weightflow-posterior-evidence", compute, **key)
+    return record
 
 
 def draw_posterior(data: Any) -> Figure:
@@ -219,14 +223,14 @@ def draw_posterior(data: Any) -> Figure:
         _predictions(axes[0], row)
         _bars(axes[1], row, "nll", "test nll (nats)")
         _bars(axes[2], row, "sliced", "distance to held-out chains")
-        _draw_moved(axes[3], row)
+        _draw_continued(axes[3], row)
         _weights(axes[4], row)
     return figure
 
 
 def _predictions(axes: Axes, row: Any) -> None:
     axes.plot(row["x"], row["y"], ".", color=FAINT, markersize=3)
-    shown = [name for name in row["kinds"] if name in (HELD, "VI") or "flow" in name]
+    shown = [name for name in row["kinds"] if name in (HELD_OUT, "VI") or "flow" in name]
     for name in shown:
         one, colour = row["kinds"][name], COLOURS[name]
         mean, width = np.array(one["mean"]), DEVIATIONS * np.array(one["deviation"])
@@ -239,12 +243,12 @@ def _predictions(axes: Axes, row: Any) -> None:
 
 
 def _bars(axes: Axes, row: Any, key: str, title: str) -> None:
-    names = [name for name in row["kinds"] if key != "sliced" or name != HELD]
+    names = [name for name in row["kinds"] if key != "sliced" or name != HELD_OUT]
     values = [row["kinds"][name][key] for name in names]
     axes.barh(range(len(names)), values, color=[COLOURS[name] for name in names], height=0.6)
     axes.set_yticks(range(len(names)), names)
     axes.invert_yaxis()
-    floor = row["kinds"][HELD if key == "nll" else OTHERS][key]
+    floor = row["kinds"][HELD_OUT if key == "nll" else OTHERS][key]
     axes.axvline(floor, color=INK, linewidth=0.8)
     _numbers(axes, values)
     style(axes, title, "")
@@ -258,15 +262,15 @@ def _numbers(axes: Axes, values: Sequence[float]) -> None:
         label.set_bbox({"facecolor": "white", "edgecolor": "none", "pad": 0.8})  # over the line of the chains
 
 
-def _draw_moved(axes: Axes, row: Any) -> None:
+def _draw_continued(axes: Axes, row: Any) -> None:
     """Test loss of draws that go on as chains do, by the number of gradients."""
     flows = {name: one["moved"] for name, one in row["kinds"].items() if "moved" in one}
-    for name, found in {**flows, PRIOR: row["moved"]}.items():
-        counts = [int(count) for count in found]
-        losses = [one["nll"] for one in found.values()]
+    for name, continued in {**flows, PRIOR: row["moved"]}.items():
+        counts = [int(count) for count in continued]
+        losses = [one["nll"] for one in continued.values()]
         axes.plot(range(len(counts)), losses, "o-", color=COLOURS[name], markersize=4, linewidth=1.4, label=name)
         axes.set_xticks(range(len(counts)), [str(count) for count in counts])
-    axes.axhline(row["kinds"][HELD]["nll"], color=INK, linewidth=0.8, label=HELD)
+    axes.axhline(row["kinds"][HELD_OUT]["nll"], color=INK, linewidth=0.8, label=HELD_OUT)
     axes.legend(fontsize=7, frameon=False)
     style(axes, "gradients of each draw", "test nll (nats)", "going on by Hamiltonian dynamics")
 

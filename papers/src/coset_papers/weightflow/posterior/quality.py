@@ -23,8 +23,8 @@ LEVELS = (0.5, 0.9, 0.95)
 def outputs(settings: Settings, problem: BayesianRegression, population: State, inputs: Tensor) -> Tensor:
     """f(x; w) [networks, inputs] float64."""
     device = torch.device(settings.device)
-    found = predictions(population, problem.build(), inputs, Regression(), device)
-    return torch.cat([values.double() for _, values in found], 1).squeeze(-1)
+    parts = predictions(population, problem.build(), inputs, Regression(), device)
+    return torch.cat([values.double() for _, values in parts], 1).squeeze(-1)
 
 
 def predicted(settings: Settings, problem: BayesianRegression, population: State, grid: Tensor) -> dict[str, Any]:
@@ -50,12 +50,13 @@ def predicted(settings: Settings, problem: BayesianRegression, population: State
     }
 
 
-def apart(found: dict[str, Any], reference: dict[str, Any]) -> dict[str, float]:
+def apart(prediction: dict[str, Any], reference: dict[str, Any]) -> dict[str, float]:
     """Differences on the grid: of the means, in deviations of the reference, root mean square; and the typical factor
     between the deviations.
     """
     means, deviations = (
-        [torch.tensor(one[key], dtype=torch.float64) for one in (found, reference)] for key in ("mean", "deviation")
+        [torch.tensor(one[key], dtype=torch.float64) for one in (prediction, reference)]
+        for key in ("mean", "deviation")
     )
     ratio = (deviations[0] / deviations[1]).log().abs().mean().exp()
     return {
@@ -91,26 +92,26 @@ def weighed(settings: Settings, problem: BayesianRegression, flow: Flow, count: 
     """
     generator = settings.generator()
     begin = time.perf_counter()
-    made, log_q = flow.sample_with_log_prob(count, steps, divergence="exact", generator=generator)
-    took = time.perf_counter() - begin
-    target = log_target(problem, flow, made.states, settings)
-    found = importance(target, log_q)
+    samples, log_q = flow.sample_with_log_prob(count, steps, divergence="exact", generator=generator)
+    seconds = time.perf_counter() - begin
+    target = log_target(problem, flow, samples.states, settings)
+    weights = importance(target, log_q)
     logs = (target - log_q)[target.isfinite()]
-    held = problem.canonical_signs(thinned(problem.halves(settings)[1], count))
-    others = log_target(problem, flow, held, settings) - flow.log_prob(held, steps, divergence="exact")
+    unseen = problem.canonical_signs(thinned(problem.halves(settings)[1], count))
+    others = log_target(problem, flow, unseen, settings) - flow.log_prob(unseen, steps, divergence="exact")
     return {
         "count": count,
         "inside": len(logs) / count,
-        "ess": found.ess,
-        "log_evidence": found.log_evidence,
-        "error": found.log_evidence_error,
+        "ess": weights.ess,
+        "log_evidence": weights.log_evidence,
+        "error": weights.log_evidence_error,
         "lower": float(logs.mean()) if len(logs) == count else None,
         "upper": float(others.mean()),
         "median": float(logs.median()),
         "deviation": float(logs.std()),
         "logs": logs.tolist(),
         "held_logs": others.tolist(),
-        "seconds": took,
+        "seconds": seconds,
     }
 
 

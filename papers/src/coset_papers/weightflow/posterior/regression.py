@@ -65,21 +65,20 @@ class BayesianRegression:
         if self.source == "sine":
             whole, test = sine(), None
         else:
-            found = data.load(self.source)
-            whole, test = found.train, None if found.test.targets.isnan().any() else found.test
+            sets = data.load(self.source)
+            whole, test = sets.train, None if sets.test.targets.isnan().any() else sets.test
         if test is None:
-            held = torch.arange(len(whole)) % FOLDS == FOLDS // 2
-            whole, test = (Split(whole.inputs[at], whole.targets[at]) for at in (~held, held))
+            is_test = torch.arange(len(whole)) % FOLDS == FOLDS // 2
+            whole, test = (Split(whole.inputs[at], whole.targets[at]) for at in (~is_test, is_test))
         train = Split(whole.inputs[:: self.thin], whole.targets[:: self.thin])
         return train.to(settings.device), test.to(settings.device)
 
     def chains(self, settings: Settings) -> tuple[Ensemble, float]:
         """All draws, chain after chain, and the seconds that they took; those that were drawn before are read."""
-        folder = settings.folder("weightflow-posterior-hmc", **self.known())
+        folder = settings.folder("weightflow-posterior-hmc", **self.key())
 
-        def say(epoch: Epoch) -> None:
-            if epoch.copy == 0 and epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
-                settings.say(f"{self.title}: chains, draw {epoch.epoch} of {epoch.epochs}")
+        def text(epoch: Epoch) -> str | None:
+            return f"{self.title}: chains, draw {epoch.epoch} of {epoch.epochs}" if epoch.copy == 0 else None
 
         spent = settings.working(folder)
         (q,) = fit(
@@ -89,13 +88,13 @@ class BayesianRegression:
             1,
             settings.seed,
             settings.device,
-            folder,
-            on_epoch(say),
+            out=folder,
+            progress=on_epoch(settings.listener(text, SAID)),
         )
         assert isinstance(q, Ensemble)
-        took = seconds_of(folder)
-        spent(took)
-        return q, took
+        seconds = seconds_of(folder)
+        spent(seconds)
+        return q, seconds
 
     def halves(self, settings: Settings) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The draws of the first half of the chains, which flows learn from, and of the others."""
@@ -110,7 +109,7 @@ class BayesianRegression:
         """The networks with the signs that `coset.canonicalize` gives them."""
         return self.sym.act(signs(population, self.sym), population)
 
-    def known(self) -> dict[str, object]:
+    def key(self) -> dict[str, object]:
         """All that the chains depend on."""
         return {key: value for key, value in asdict(self).items() if key != "title"}
 
@@ -122,12 +121,12 @@ class ChainFlowRecipe:
     plan: FlowPlan
     matching: Matching
 
-    def learned(self, settings: Settings, problem: BayesianRegression) -> tuple[Flow, float]:
+    def flow(self, settings: Settings, problem: BayesianRegression) -> tuple[Flow, float]:
         """The flow of the first half of the chains, and the seconds that it took; one that is kept is read.
 
         Units of an odd activation get canonical signs, since the field knows the order of units but not their signs.
         """
-        folder = settings.folder("weightflow-posterior-flow", problem=problem.known(), recipe=asdict(self))
+        folder = settings.folder("weightflow-posterior-flow", problem=problem.key(), recipe=asdict(self))
         file = folder / "flow.safetensors"
         if file.exists():
             return Flow.load(file, settings.device), seconds_of(folder)
@@ -135,9 +134,8 @@ class ChainFlowRecipe:
         train, _ = problem.splits(settings)
         about = f"{problem.title}: {self.plan.geometry} flow"
 
-        def say(epoch: Epoch) -> None:
-            if epoch.epoch % max(epoch.epochs // SAID, 1) == 0:
-                settings.say(f"{about}, epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}")
+        def text(epoch: Epoch) -> str:
+            return f"{about}, epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}"
 
         spent = settings.working(folder)
         flow = Flow.of(problem.sym, self.plan).fit(
@@ -148,9 +146,9 @@ class ChainFlowRecipe:
             seed=settings.seed,
             device=settings.device,
             out=folder,
-            progress=on_epoch(say),
+            progress=on_epoch(settings.listener(text, SAID)),
         )
-        took = seconds_of(folder)
-        spent(took)
+        seconds = seconds_of(folder)
+        spent(seconds)
         flow.save(file)
-        return flow, took
+        return flow, seconds
