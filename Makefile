@@ -3,21 +3,26 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PIP := -m pip install --quiet --disable-pip-version-check
+CODE := src tests bench tools papers examples
+SOURCES := pyproject.toml papers/pyproject.toml bench/pyproject.toml setup.py $(wildcard src/coset/assignment/kernel/*)
+# Where torch comes from, if not from the usual index: https://download.pytorch.org/whl/cpu has builds without CUDA.
+TORCH := torch $(if $(TORCH_INDEX),--index-url $(TORCH_INDEX))
 
-.PHONY: demo test test-all lint docs clean
+.PHONY: demo test test-all test-oldest coverage lint docs clean
 
-$(STAMP): pyproject.toml papers/pyproject.toml bench/pyproject.toml constraints.txt setup.py $(wildcard src/coset/assignment/kernel/*)
+$(STAMP): $(SOURCES) constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]' -e papers -e bench
+	$(BIN)/python $(PIP) -c constraints.txt $(TORCH)
+	$(BIN)/python $(PIP) -c constraints.txt -e '.[test,lint]' -e papers -e bench
 	touch $@
 
 demo: $(STAMP)
 	$(BIN)/coset demo
 
 lint: $(STAMP)
-	$(BIN)/ruff check src tests bench tools papers
-	$(BIN)/ruff format --check src tests bench tools papers
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy
 
 # Two processes, each with whole files, which share what they have traced.
@@ -27,8 +32,18 @@ test: lint
 test-all: lint
 	$(BIN)/pytest -n 2 --dist loadfile -m ''
 
+# With the lowest versions that pyproject.toml allows; builds of torch with CUDA take six gigabytes.
+test-oldest: $(SOURCES) constraints-oldest.txt
+	$(PYTHON) -m venv $(VENV)-oldest
+	$(VENV)-oldest/bin/python $(PIP) -c constraints-oldest.txt $(TORCH)
+	$(VENV)-oldest/bin/python $(PIP) -c constraints-oldest.txt -e '.[test]' -e papers -e bench
+	$(VENV)-oldest/bin/pytest -n 2 --dist loadfile
+
+coverage: $(STAMP)
+	$(BIN)/pytest -n 2 --dist loadfile --cov --cov-report=term --cov-report=html:build/coverage
+
 docs: $(STAMP)
 	$(BIN)/python -m tools.docs docs results papers/results
 
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info papers/src/*.egg-info bench/*.egg-info
+	rm -rf $(VENV) $(VENV)-oldest build dist src/*.egg-info papers/src/*.egg-info bench/*.egg-info
