@@ -67,7 +67,7 @@ def seeded(seed: int, row: Row) -> Iterator[None]:
 
 
 def _word(seed: int, row: Row, purpose: int) -> int:
-    return int(np.random.SeedSequence([seed, purpose, *row]).generate_state(1, np.uint64)[0] >> 2)
+    return int(np.random.SeedSequence([seed, purpose, *row]).generate_state(1, np.uint64)[0]) >> 2
 
 
 def _states(generators: list[torch.Generator]) -> list[Tensor]:
