@@ -19,7 +19,7 @@ class Block(nn.Module):
         """Attention and an MLP, each added to what comes in."""
         y = self.norm(x)
         x = x + self.attention(y, y, y, need_weights=False)[0]
-        return x + self.mlp(x)
+        return torch.add(x, self.mlp(x))
 
 
 model, tokens = Block(), torch.randn(2, 10, 32)
