@@ -18,7 +18,7 @@ import coset
 from coset import assignment, data, plot, zoo
 
 PENDING: set[str] = {
-    "core", "flow", "inference", "paths", "populations", "solutions",
+    "core", "inference", "paths", "populations", "solutions",
     "symmetries", "training", "weightspace",
 }  # fmt: skip
 """Rooms whose docstrings are still to be written."""

@@ -70,7 +70,13 @@ from coset.flow.coordinates import (
 )
 from coset.flow.flow import Flow as Flow
 from coset.flow.guidance import Guidance as Guidance
-from coset.flow.importance import importance as importance
+from coset.flow.importance import (
+    ImportanceWeights as ImportanceWeights,
+    importance as importance,
+    log_likelihood as log_likelihood,
+    log_posterior as log_posterior,
+    quotient_log_prior as quotient_log_prior,
+)
 from coset.flow.matching import (
     FlowPlan as FlowPlan,
     Matching as Matching,

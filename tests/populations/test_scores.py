@@ -46,7 +46,7 @@ class Reads(nn.Module):
 @pytest.mark.parametrize("model", [zoo.MLP([4, 5, 3]), Reads()], ids=["mlp", "reads"])
 def test_classes(model: nn.Module, entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "ENTRIES", entries)
-    monkeypatch.setattr(chunks, "together", lambda model, device: 3)  # seven networks are 3 + 3 + 1
+    monkeypatch.setattr(chunks, "states_at_once", lambda model, device: 3)  # seven networks are 3 + 3 + 1
     given, data = population(model, 7), classes(50, 4, 3)
     found = scores(given, model, data)
     assert found.accuracy is not None

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coset.core import state as states
 from coset.core.errors import CosetError
 from coset.core.functional import evaluating
+from coset.core.show import Shown, Table
 from coset.core.state import State
 from coset.data import Data, Split, as_split
 from coset.flow.solvers import VelocityFunction
@@ -23,24 +24,32 @@ GuidancePlace = Literal["state", "endpoint"]
 GuidanceScale = Literal["velocity", "gradient"]
 
 
-@dataclass(frozen=True, eq=False)
-class Guidance:
-    """What networks should do well on, and how much that counts.
+@dataclass(frozen=True, eq=False, repr=False)
+class Guidance(Shown):
+    """What sampled networks should do well on, and how much that counts: see `Flow.sample`.
 
-    strength
-        how strong the force is, which lowers the loss if it is positive: so many times as long as the velocity of the
-        flow, with `scale` "velocity"; a factor of the gradient with "gradient"
-    batch_size
-        so many examples, drawn anew at each call, are measured; all of them without it
-    at
-        "state": the gradient is that of the network at x; "endpoint": of the network that x leads to if it goes on as
-        it does, since early in a flow x itself is noise
-    scale
-        "velocity": down the loss as steeply as possible, with lengths in units of the spread of weights, and at a pace
-        that is relative to that of the flow, so that one strength fits all losses and networks; "gradient": the
-        gradient as it is (`weightflow`)
-    noise
-        the standard deviation of the targets of a regression
+    Args:
+        model: What the networks are states of.
+        data: Examples whose loss the networks go down.
+        strength: Of the force, which lowers the loss if it is positive: so many times as long as the velocity of the
+            flow, with `scale` "velocity"; a factor of the gradient with "gradient".
+        batch_size: How many examples, drawn anew at each call, are measured; None takes all of them.
+        at: "state": the gradient is that of the network at x; "endpoint": of the network that x leads to if it goes on
+            as it does, since early in a flow x itself is noise.
+        scale: "velocity": down the loss as steeply as possible, with lengths in units of the spread of weights, and at
+            a pace that is relative to that of the flow, so that one strength fits all losses and networks;
+            "gradient": the gradient as it is (`weightflow`).
+        noise: The standard deviation of the targets of a regression.
+
+    Raises:
+        CosetError: If the strength is not finite, or `at` or `scale` none of their choices.
+
+    Example:
+        >>> coset.Guidance(model, digits.train, strength=3.0, batch_size=128)
+        Guidance on 1,442 examples for MLP
+          strength  3
+          measured  at the state, on 128 examples at a time
+          scale     velocity
     """
 
     model: nn.Module
@@ -58,6 +67,16 @@ class Guidance:
             raise CosetError(f"The scale of guidance is {' or '.join(get_args(GuidanceScale))}, not {self.scale!r}.")
         if not math.isfinite(self.strength):
             raise CosetError(f"The strength of guidance must be a finite number, not {self.strength}.")
+
+    def _shown(self) -> Table:
+        examples = "all examples" if self.batch_size is None else f"{self.batch_size:,} examples"
+        title = f"Guidance on {len(as_split(self.data)):,} examples for {type(self.model).__name__}"
+        rows: list[tuple[object, ...]] = [
+            ("strength", self.strength),
+            ("measured", f"at the {self.at}, on {examples} at a time"),
+            ("scale", self.scale),
+        ]
+        return Table(title, rows if self.noise is None else [*rows, ("noise", self.noise)])
 
     @property
     def about(self) -> dict[str, Any]:

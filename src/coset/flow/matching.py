@@ -53,7 +53,25 @@ MEASURED = 4096  # networks whose spread is measured
 
 @dataclass(frozen=True)
 class FlowPlan:
-    """What a flow is like: the arguments of `Flow` but the symmetry."""
+    """What a flow is like: the arguments of `Flow` but the symmetry, which explains them.
+
+    Args:
+        geometry: "euclidean", "normalized" or "geometric".
+        coupling: "training", "ot" or "independent".
+        architecture: Of the network that computes velocities.
+        predict: "velocity" or "endpoint".
+        conditions: Names of labels of the population.
+        align: Whether to bring all networks in the order of the first one; None where the coupling is not "training".
+        group: How many networks are matched together by "ot".
+
+    Raises:
+        CosetError: If an argument is none of its choices, or `align` meets the coupling "training".
+
+    Example:
+        >>> flow = coset.Flow.of(sym, coset.FlowPlan("euclidean", "ot"))
+        >>> flow.plan.aligns
+        True
+    """
 
     geometry: Geometry = "geometric"
     coupling: CouplingName = "training"
@@ -134,7 +152,11 @@ class Matching:
                 raise CosetError(f"Matching: {name} must be finite and not negative, not {getattr(self, name)!r}.")
 
     def rates(self, total: int) -> list[float]:
-        """The rate of each of `total` steps."""
+        """The learning rate of each step.
+
+        Args:
+            total: How many steps there are.
+        """
         largest = self.RATES[self.optimizer] if self.rate is None else self.rate
         rising = max(1, min(self.warm_up, total // 10))
         return [largest * min(1.0, (k + 1) / rising) * cosine(k / total) for k in range(total)]
@@ -431,7 +453,9 @@ class FlowProblem:
         first = parts[0][0]
         velocity = _velocity_network(plan, first, 0 if conditions is None else conditions.size, seed).to(device)
         base = measured_base(first.space, first.beginnings, covers=first.starts is None)
-        outputs = OutputLoss.of(first, base, *examples, widths=len(sets)) if method.function else None
+        outputs = None
+        if method.function and examples != (None, None):
+            outputs = OutputLoss.of(first, base, *examples, widths=len(sets))
         return cls(plan, sets, parts, velocity, base, conditions, outputs)
 
     def losses(self, method: Matching) -> list[MatchingLoss]:

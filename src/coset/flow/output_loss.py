@@ -48,10 +48,8 @@ class OutputLoss:
     @classmethod
     def of(
         cls, own: TrainingSet, base: BaseDistribution, model: nn.Module | None, data: Data | None, widths: int
-    ) -> OutputLoss | None:
-        """On inputs of the data, in units of the paths to these networks; None without a model and data."""
-        if model is None and data is None:
-            return None
+    ) -> OutputLoss:
+        """On inputs of the data, in units of the paths to these networks."""
         if model is None or data is None:
             raise CosetError("Errors of outputs need both, a model and data.")
         if widths > 1:

@@ -20,7 +20,7 @@ from coset.populations.mistake_overlap import overlaps
 from coset.populations.nearest_networks import NearestNetworks, nearest, trained
 from coset.populations.pair_barriers import align_pairs, draw_pairs
 from coset.populations.population import PopulationLike, states_of
-from coset.populations.scores import SPREAD_HEADER, Spread, spread
+from coset.populations.scores import SPREAD_HEADER, Spread, spread, spread_row
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical import canonicalize
 
@@ -65,9 +65,9 @@ class Closeness(Shown):
         return None if self.agreement is None else spread(self.agreement)
 
     def _shown(self) -> Table:
-        rows = [SPREAD_HEADER, self.distances.row("distance")]
+        rows = [SPREAD_HEADER, spread_row("distance", self.distances)]
         if (agreements := self.agreements) is not None:
-            rows.append(agreements.row("overlap of mistakes"))
+            rows.append(spread_row("overlap of mistakes", agreements))
         return Table(f"Closeness of {len(self.distance):,} networks to a training set", rows)
 
 
@@ -125,7 +125,7 @@ class Novelty(Shown):
         return json.dumps(record, allow_nan=False)
 
     def _shown(self) -> Table:
-        rows = [one.distances.row(NAMES[kind]) for kind, one in self.kinds.items()]
+        rows = [spread_row(NAMES[kind], one.distances) for kind, one in self.kinds.items()]
         bound = "" if self.exact else ", at most"
         share = "" if self.memorised is None else f"; {self.memorised:.1%} of the samples are closer than fresh runs"
         return Table(f"Distances to the nearest training network{bound}{share}", [SPREAD_HEADER, *rows])

@@ -19,7 +19,7 @@ from coset.core.show import Shown, Table
 from coset.core.state import State, StateLike, as_state, members
 from coset.data import Data, as_split
 from coset.populations.population import PopulationLike, states_of
-from coset.populations.scores import SPREAD_HEADER, Spread, scores, spread
+from coset.populations.scores import SPREAD_HEADER, Spread, scores, spread, spread_row
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -85,7 +85,7 @@ class PairBarriers(Shown):
 
     def _shown(self) -> Table:
         names = {"before": "as they are", "common": "aligned to one network", "paired": "aligned to each other"}
-        rows = [one.row(names[name]) for name, one in self.spreads.items()]
+        rows = [spread_row(names[name], one) for name, one in self.spreads.items()]
         return Table(f"Barriers between {len(self.pairs):,} pairs of networks, nats", [SPREAD_HEADER, *rows])
 
 

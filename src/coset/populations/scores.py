@@ -55,12 +55,13 @@ class Spread:
             "quantiles": {f"{level:g}": finite(x) for level, x in zip(LEVELS, self.quantiles, strict=True)},
         }
 
-    def row(self, label: str) -> tuple[object, ...]:
-        """Of a table with `SPREAD_HEADER`."""
-        return label, self.mean, "" if self.std is None else self.std, self.least, self.largest
+
+SPREAD_HEADER: tuple[object, ...] = ("", "mean", "deviation", "least", "largest")
 
 
-SPREAD_HEADER = ("", "mean", "deviation", "least", "largest")
+def spread_row(label: str, one: Spread) -> tuple[object, ...]:
+    """Of a table with `SPREAD_HEADER`."""
+    return label, one.mean, "" if one.std is None else one.std, one.least, one.largest
 
 
 def spread(values: Tensor) -> Spread:
@@ -115,9 +116,9 @@ class Scores(Shown):
         return json.dumps(record, allow_nan=False)
 
     def _shown(self) -> Table:
-        rows = [SPREAD_HEADER, self.losses.row("loss")]
+        rows = [SPREAD_HEADER, spread_row("loss", self.losses)]
         if (accuracies := self.accuracies) is not None:
-            rows.append(accuracies.row("accuracy"))
+            rows.append(spread_row("accuracy", accuracies))
         return Table(f"Scores of {len(self.loss):,} networks", rows)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.data import Split
-from coset.flow.importance import Importance, importance
+from coset.flow.importance import ImportanceWeights, importance
 from coset.inference.posterior import log_prior
 from coset.training.network import Network
 
@@ -36,7 +36,7 @@ class Annealing:
 
 def annealed_evidence(
     model: nn.Module, split: Split, prior_std: float, noise: float, how: Annealing, generator: torch.Generator
-) -> Importance:
+) -> ImportanceWeights:
     """log Z by annealed importance sampling (Neal 2001), with Hamiltonian transitions.
 
         log w = sum_k (b_{k+1} - b_k) log p(y | x, w_k),    w_0 ~ N(0, prior_std^2),
