@@ -13,7 +13,7 @@ import torch
 from flow_populations import NET, Run, complaint, report
 
 import coset
-from coset.cli import runs
+from coset.cli import run_folder
 from coset.core.errors import CosetError
 from coset.populations import chunk, population as population_file
 from coset.training.folder import RowFolder
@@ -179,7 +179,7 @@ def test_a_full_disk_for_a_checkpoint_is_an_error_of_the_system(
 @pytest.mark.parametrize("name", ["curve.safetensors", "aligned.safetensors", "notes.txt", "deep/er/notes.txt"])
 def test_files_of_unknown_kinds_are_never_removed(tmp_path: Path, name: str) -> None:
     out = tmp_path / "out"
-    with pytest.raises(CosetError), runs.undone(out):
+    with pytest.raises(CosetError), run_folder.clean_up(out):
         (out / name).parent.mkdir(parents=True)
         (out / "settings.json").write_text("{}")
         (out / name).write_text("of somebody")
@@ -189,7 +189,7 @@ def test_files_of_unknown_kinds_are_never_removed(tmp_path: Path, name: str) -> 
 
 def test_what_a_run_wrote_before_its_first_result_is_removed(tmp_path: Path) -> None:
     for out in (tmp_path / "a" / "b", tmp_path):
-        with pytest.raises(CosetError), runs.undone(out):
+        with pytest.raises(CosetError), run_folder.clean_up(out):
             (out / "replica-0" / "copy-0").mkdir(parents=True)
             (out / "settings.json").write_text("{}")
             (out / "replica-0" / "copy-0" / "metrics.jsonl").write_text("{}\n")

@@ -17,7 +17,7 @@ from typer.testing import Result
 
 import coset
 from coset import Epoch, data, zoo
-from coset.cli import console, methods
+from coset.cli import methods, progress
 from coset.core import state as states
 from coset.data import DataSet, Split
 from coset.data.dataset import Standardization
@@ -216,25 +216,27 @@ def test_a_stopped_run_goes_on(run: Run, folder: Path, monkeypatch: pytest.Monke
 
 
 def test_a_bar_counts_the_epochs_of_all_networks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from coset.cli.commands.fit import _watch
+    from coset.cli.commands.fit import _epochs_before
 
     screen = io.StringIO()
     monkeypatch.setattr(
-        "coset.cli.runs.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
+        "coset.cli.progress.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
     )
     method = coset.MAP(epochs=4)
     done = tmp_path / "replica-0"
     done.mkdir()
     (done / "solution.safetensors").touch()
-    with _watch(method, [done, tmp_path / "replica-1"], quiet=False) as watch:
-        watch(Epoch(1, 3, 4, 0.5, None, 0.1))
+    before = _epochs_before(method, [done, tmp_path / "replica-1"])
+    with progress.listening() as listener:
+        training = progress.ReplicasListener(listener, method.epochs, 2, before)
+        training(coset.Event(3, 4, "epoch", epoch=Epoch(1, 3, 4, 0.5, None, 0.1)))
     assert "epoch 3 of 4, resumed" in screen.getvalue()
     assert "replica 1: epoch 3 of 4, loss 0.5000" in screen.getvalue()
     assert " 88%" in screen.getvalue()  # seven of eight
 
 
 def test_lines_come_now_and_then(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "PAUSE", 0.0)
+    monkeypatch.setattr(progress, "PAUSE", 0.0)
     lines = fit(run, "map", "--set", "epochs=2").stderr.splitlines()
     assert [line.partition(",")[0] for line in lines[2:4]] == ["replica 0: epoch 1 of 2", "replica 0: epoch 2 of 2"]
 

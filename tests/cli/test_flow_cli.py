@@ -17,9 +17,9 @@ from typer.testing import Result
 
 import coset
 from coset import Architecture, data, zoo
-from coset.cli.flow_parts import Parts
-from coset.cli.flow_sample import asked
-from coset.cli.flow_watch import Watch, watching
+from coset.cli.commands.flow.sample import read_conditions
+from coset.cli.progress import Listener, PartsListener, listening
+from coset.cli.sample_batches import SampleBatches
 from coset.core import state as states
 from coset.core.checkpoint import save_state
 from coset.data import DataSet, Split
@@ -260,10 +260,19 @@ def test_whoever_stops_without_a_folder_hears_of_one(
 def test_steps_of_long_epochs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[tuple[str, float]] = []
     said: list[str] = []
-    watch = Watch(2, 3, lambda text, done: shown.append((text, done)), said.append)
+
+    class Recorder(Listener):
+        def show(self, text: str, done: float = 0.0, total: float | None = None) -> None:
+            shown.append((text, done))
+            assert total == 6
+
+        def note(self, text: str) -> None:
+            said.append(text)
+
+    watch = PartsListener(Recorder(), 2, 3)
     watch(coset.Event(2, 24, "step"))
     watch(coset.Event(3, 24, "step"))  # too soon to be seen
-    monkeypatch.setattr("coset.cli.flow_watch.MOMENT", 0.0)
+    monkeypatch.setattr("coset.cli.progress.MOMENT", 0.0)
     watch(coset.Event(3, 24, "step"))
     watch(coset.Event(1, 3, "epoch", epoch=coset.Epoch(0, 1, 3, 0.5, None, 1.0)))
     watch(coset.Event(18, 24, "step"))
@@ -280,20 +289,20 @@ def test_steps_of_long_epochs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stopped_sampling_goes_on(
     run: Run, folder: Path, nets: coset.Population, monkeypatch: pytest.MonkeyPatch, more: tuple[object, ...]
 ) -> None:
-    monkeypatch.setattr("coset.cli.flow_sample.ON_CPU", 4)
+    monkeypatch.setattr("coset.cli.flow_sampler.ON_CPU", 4)
     fit(run)
     report(sample(run, *more, "-n", 10, "--json"))
     whole = coset.Population.load(folder / SAMPLES)
     (folder / SAMPLES).unlink()
-    write, work = Parts.write, ("--work", "work", *more)
+    write, work = SampleBatches.write, ("--work", "work", *more)
 
-    def stopped(self: Parts, number: int, *given: Any) -> None:
+    def stopped(self: SampleBatches, number: int, *given: Any) -> None:
         if number == 2:
             raise KeyboardInterrupt
         write(self, number, *given)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Parts, "write", stopped)
+        patch.setattr(SampleBatches, "write", stopped)
         result = sample(run, *work, "-n", 10)
     assert result.exit_code == 130 and not (folder / SAMPLES).exists()
     assert "stopped: the same command goes on in --work" in result.stderr
@@ -333,7 +342,7 @@ def test_samples_are_asked_for(run: Run, folder: Path, flow: coset.Flow) -> None
     for word in ("loss", "loss=", "loss=a", "=1", "loss=nan", "loss=1,,2"):
         refuses(sample(run, "--condition", word), repr(word), "NAME=NUMBER")
     refuses(sample(run, "--condition", "loss=1", "--condition", "loss=2"), "twice")
-    assert asked(["a=1", "b=2,3"]) == {"a": [1.0], "b": [2.0, 3.0]}
+    assert read_conditions(["a=1", "b=2,3"]) == {"a": [1.0], "b": [2.0, 3.0]}
 
 
 def test_densities_guidance_and_widths(run: Run, folder: Path, nets: coset.Population) -> None:
@@ -389,10 +398,10 @@ def test_a_model_of_my_own(run: Run, folder: Path) -> None:
 def test_a_bar_counts_the_epochs_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(
-        "coset.cli.runs.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
+        "coset.cli.progress.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
     )
-    with watching(2, 4, "training", None, quiet=False) as watch:
-        watch(coset.Event(3, 4, "epoch", epoch=coset.Epoch(1, 3, 4, 0.5, None, 0.1)))
+    with listening() as listener:
+        PartsListener(listener, 2, 4)(coset.Event(3, 4, "epoch", epoch=coset.Epoch(1, 3, 4, 0.5, None, 0.1)))
     assert "part 2 of 2, epoch 3 of 4, resumed" in screen.getvalue()
     assert "loss 0.5000" in screen.getvalue() and " 88%" in screen.getvalue()  # seven of eight
 

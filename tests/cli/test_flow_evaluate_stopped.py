@@ -11,7 +11,7 @@ import torch
 from flow_populations import Run, report, write
 
 from coset import data
-from coset.cli import flow_measure
+from coset.cli import population_evaluator
 from coset.data import DataSet, Split
 
 WORDS = ("flow", "evaluate", "samples.safetensors", "--against", "nets.safetensors", "--fresh", "fresh.safetensors")
@@ -36,7 +36,7 @@ def test_what_was_measured_is_read(run: Run, folder: Path, monkeypatch: pytest.M
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(flow_measure, "diversity", stopped)
+        patch.setattr(population_evaluator, "diversity", stopped)
         result = run(*WORDS, *DATA, "--work", "work")
     assert result.exit_code == 130 and "stopped: the same command goes on in --work" in result.stderr
     assert len(list((folder / "work").iterdir())) == 4
@@ -50,7 +50,7 @@ def test_whoever_stops_without_a_folder_hears_of_one(run: Run, monkeypatch: pyte
     def stopped(*given: Any, **more: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(flow_measure, "pair_barriers", stopped)
+    monkeypatch.setattr(population_evaluator, "pair_barriers", stopped)
     result = run(*WORDS, *DATA)
     assert result.exit_code == 130 and "with --work FOLDER it could go on" in result.stderr
 

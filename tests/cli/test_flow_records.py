@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from coset.cli.flow_records import from_record, to_record
+from coset.cli.json_records import from_record, to_record
 
 
 @dataclass(frozen=True)

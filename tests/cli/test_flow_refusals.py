@@ -44,10 +44,10 @@ def test_too_little_memory(run: Run, folder: Path, monkeypatch: pytest.MonkeyPat
         raise error
 
     write(folder, "nets")
-    monkeypatch.setattr("coset.cli.flow_measure.scores", fails)
+    monkeypatch.setattr("coset.cli.population_evaluator.scores", fails)
     words = ("flow", "evaluate", "nets.safetensors", "--data", "breast-cancer")
     assert "too little memory" in complaint(run(*words))
-    monkeypatch.setattr("coset.cli.flow_measure.scores", lambda *given: 1 / 0)
+    monkeypatch.setattr("coset.cli.population_evaluator.scores", lambda *args, **options: 1 / 0)
     assert isinstance(run(*words).exception, ZeroDivisionError)
 
 

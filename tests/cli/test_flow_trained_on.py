@@ -11,9 +11,9 @@ from matplotlib.colors import to_hex
 
 import coset
 from coset import data
-from coset.cli.flow_figure import spreads
-from coset.cli.flow_files import noise_of, split_of, trained_on
-from coset.cli.flow_measure import Measured
+from coset.cli.population_evaluator import PopulationQuality
+from coset.cli.population_figure import spreads
+from coset.cli.population_files import noise_of, split_of, trained_on
 from coset.data import DataSet, Split
 from coset.populations.model_averages import ModelAverages
 from coset.populations.novelty import Closeness, Novelty
@@ -77,7 +77,7 @@ def test_a_page_says_which_examples_it_is_about(run: Run, monkeypatch: pytest.Mo
 
 def test_a_population_has_one_colour() -> None:
     x = torch.linspace(0, 1, 5, dtype=torch.float64)
-    measured = Measured(5, Scores(x, x), ModelAverages(()), None, None)
+    measured = PopulationQuality(5, Scores(x, x), ModelAverages(()), None, None)
     kinds = {kind: Closeness(x, x.long(), None) for kind in ("samples", "fresh", "among", "midpoints", "noisy")}
     figure = spreads(dict.fromkeys(("samples", "training", "fresh"), measured), Novelty(kinds, True, 0.1))
     left, right = ({str(line.get_label()): to_hex(line.get_color()) for line in axes.lines} for axes in figure.axes)

@@ -20,7 +20,6 @@ from typer.core import TyperGroup
 
 from coset._version import __version__
 from coset.cli import commands, console
-from coset.cli.flow import flow
 from coset.core.errors import CosetError
 
 NO_MEMORY = ("can't allocate memory", "out of memory")
@@ -116,7 +115,6 @@ def _add_broken(point: EntryPoint, error: Exception) -> None:
 
 
 add_commands(app, commands)
-app.add_typer(flow, name="flow")
 add_plugins()
 
 

@@ -46,6 +46,22 @@ CheckpointArgument = Annotated[
     ),
 ]
 SolutionArgument = Annotated[Path, typer.Argument(help="A solution that `coset fit` wrote, or any checkpoint.")]
+CheckpointSecondsOption = Annotated[
+    float,
+    typer.Option("--checkpoint-seconds", help="Seconds from one checkpoint to the next; 0: after every epoch.", min=0),
+]
+OutputOption = Annotated[Path, typer.Option("--output", "-o", help="The file to write: .safetensors.")]
+WorkOption = Annotated[
+    Path | None,
+    typer.Option("--work", help="A folder for checkpoints: the same command goes on there after it was stopped."),
+]
+ModelOfFileOption = Annotated[
+    str, typer.Option("--model", help="A name of the zoo where no population says it, or module:factory.")
+]
+PrecisionOption = Annotated[str | None, typer.Option("--precision", help="float32 if not given, tf32 or bfloat16.")]
+CompileOption = Annotated[
+    bool, typer.Option("--compile", help="Let torch compile a step, which pays in long runs on CUDA.")
+]
 
 
 def settings_option(help: str) -> Any:

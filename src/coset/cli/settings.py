@@ -44,6 +44,7 @@ def read(
             continue
         if name in values:
             raise CosetError(f"{name} is given twice, by --set and by an option of its own: leave one out.")
+        _check_word(name, value, hints[name])
         values[name] = value
     return values
 
@@ -71,6 +72,13 @@ def suggestion(name: str, choices: Iterable[str]) -> str:
     """` (did you mean NAME?)`, if one of the choices is close."""
     close = difflib.get_close_matches(name, list(choices), n=1)
     return f" (did you mean {close[0]}?)" if close else ""
+
+
+def _check_word(name: str, value: object, hint: Any) -> None:
+    """Refuse a text that is none of the words of the type, by the name of its option."""
+    words = _words(hint)
+    if words and isinstance(value, str):
+        choice(f"--{name.replace('_', '-')}", value, words)
 
 
 def _pairs(words: Sequence[str]) -> dict[str, str]:
@@ -104,9 +112,14 @@ def _value(name: str, text: str, hint: Any) -> Any:
             return _as(text, one)
         except ValueError:
             continue
-    words = [word for one in types if get_origin(one) is Literal for word in get_args(one)]
+    words = _words(hint)
     expected = " or ".join(words or [_TYPES[one] for one in types])
     raise CosetError(f"--set {name}={text}: {name} must be {expected}{suggestion(text, words)}.")
+
+
+def _words(hint: Any) -> list[str]:
+    types = get_args(hint) if isinstance(hint, UnionType) else (hint,)
+    return [word for one in types if get_origin(one) is Literal for word in get_args(one)]
 
 
 def _as(text: str, kind: Any) -> Any:

@@ -22,6 +22,7 @@ from coset.cli.options import (
     SeedOption,
     SymmetryOption,
 )
+from coset.cli.progress import listening
 from coset.core.errors import CosetError
 
 if TYPE_CHECKING:
@@ -71,14 +72,14 @@ def align(
     outputs.check("--output", element_file, [".safetensors"], [first, second])
     if needs_data(method) and data is None:
         raise CosetError(f"--method {method} runs the model on data: name some with --data.")
-    with console.steps(quiet=json) as say:
+    with listening(quiet=json) as listener:
         a, b = (checkpoints.open_checkpoint(path) for path in (first, second))
-        net = symmetric_model(spec, first, say)
+        net = symmetric_model(spec, first, listener)
         in_parts = method in ("auto", "weights") and not scale  # tensor by tensor, so that large checkpoints fit
         for path, checkpoint in ((first, a), (second, b)):
-            say(f"checking {path}")
+            listener.stage(f"checking {path}")
             checkpoints.check_fits(checkpoint, net.sym, path, "carried over as they are", values=not in_parts)
-        say(f"aligning {second} to {first}")
+        listener.stage(f"aligning {second} to {first}")
         a_state, b_state = (
             checkpoints.model_tensors(x, net.sym) if in_parts else checkpoints.runnable(x, net.sym, net.module, path)
             for x, path in ((a, first), (b, second))
@@ -94,11 +95,11 @@ def align(
             generator=torch.Generator().manual_seed(seed),
             scale=scale,
             device=device,
-            progress=lambda event: say.tick(event.text),
+            progress=listener,
         )
-        say("checking that the function is preserved")
+        listener.stage("checking that the function is preserved")
         change = function_change(net, b, match.element)
-        say(f"writing {output}")
+        listener.stage(f"writing {output}")
         before, after = _write(output, a, b, net.sym, match.element, first.name)
     report = {
         "method": method,

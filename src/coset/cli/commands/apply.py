@@ -9,6 +9,7 @@ import typer
 
 from coset.cli import console
 from coset.cli.options import CheckpointArgument, JsonOption
+from coset.cli.progress import listening
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -33,14 +34,14 @@ def apply(
     if inverse:
         permutation = permutation.inverse()
     source = checkpoints.open_checkpoint(checkpoint)
-    with console.steps(quiet=json) as say:
-        say(f"checking {checkpoint}")
+    with listening(quiet=json) as listener:
+        listener.stage(f"checking {checkpoint}")
         checkpoints.check_fits(source, sym, checkpoint, "carried over as they are")
 
         def permuted(name: str) -> Tensor:
             return sym.act(permutation, {name: source[name]})[name]
 
-        say(f"writing {output}")
+        listener.stage(f"writing {output}")
         checkpoints.write(source, output, permuted, {})
     if json:
         console.print_json({"output": str(output), "tensors": len(source), "groups": len(sym.groups)})

@@ -23,8 +23,8 @@ from coset.cli.options import (
     SeedOption,
     refuse_curves,
 )
+from coset.cli.progress import Listener, listening
 from coset.core.errors import CosetError
-from coset.core.progress import Event
 
 if TYPE_CHECKING:
     from coset.cli.model_spec import ModelSpec
@@ -73,17 +73,17 @@ def barrier(
 
     spec = ModelSpec(model, args, input or (), device=device)
     outputs.check("--html", html, [".html"], [first, second])
-    with console.steps(quiet=json) as say:
+    with listening(quiet=json) as listener:
         if second is None:
             what = f"along {first.name}"
-            barriers = _along(first, spec, data, points, bool(method), say)
+            barriers = _along(first, spec, data, points, bool(method), listener)
         elif is_curve(first):
             raise CosetError(f"{first} holds a curve, which has both ends: leave out {second}.")
         else:
             what = f"between {first.name} and {second.name}"
             methods = method or ("weights",)
             barriers = _between(
-                (first, second), spec, data, say, methods=methods, points=points, repair=repair, seed=seed
+                (first, second), spec, data, listener, methods=methods, points=points, repair=repair, seed=seed
             )
     if html is not None:
         outputs.write_text("--html", html, page(f"Barrier {what}", _rows(barriers), [draw(barriers)]))
@@ -104,7 +104,7 @@ def _between(
     paths: tuple[Path, Path],
     spec: ModelSpec,
     data: str,
-    say: console.Steps,
+    listener: Listener,
     *,
     methods: Sequence[str],
     points: int,
@@ -123,7 +123,7 @@ def _between(
     from coset.paths.geodesic import geodesic
     from coset.solutions.dirac import Dirac
 
-    net = symmetric_model(spec, paths[0], say)
+    net = symmetric_model(spec, paths[0], listener)
     assert net.module is not None  # neither --symmetry nor --meta is an option here
     ends = []
     for path in paths:
@@ -134,9 +134,9 @@ def _between(
     dataset = load(data, device=spec.device)
     barriers: dict[str, Barrier] = {}
     for method in (NAIVE, *methods):
-        say(f"{method}: {points} points")
         end = b
         if method != NAIVE:
+            listener.stage(f"aligning by {method}")
             generator = torch.Generator().manual_seed(seed)
             match = align(
                 a,
@@ -146,22 +146,19 @@ def _between(
                 net.module,
                 dataset.train,
                 generator=generator,
-                progress=lambda event: say.tick(event.text),
+                progress=listener,
             )
             end = net.sym.act(match.element, b)
         variants = {method: None, f"{method}, repaired": dataset.train} if repair else {method: None}
         for name, statistics in variants.items():
-
-            def tick(event: Event, name: str = name) -> None:
-                say.tick(f"{name}: {event}")
-
+            listener.stage(f"loss of the path, {name}")
             barriers[name] = paths_barrier.barrier(
-                geodesic(a, end), net.module, dataset.test, points, repair=statistics, progress=tick
+                geodesic(a, end), net.module, dataset.test, points, repair=statistics, progress=listener
             )
     return barriers
 
 
-def _along(path: Path, spec: ModelSpec, data: str, points: int, aligns: bool, say: console.Steps) -> dict[str, Barrier]:
+def _along(path: Path, spec: ModelSpec, data: str, points: int, aligns: bool, listener: Listener) -> dict[str, Barrier]:
     """The curve, and the straight line between its ends; repaired if there are norms to repair, as they need it."""
     from coset.alignment.repair import running_norms
     from coset.cli.curve_loss import curve_loss
@@ -174,10 +171,10 @@ def _along(path: Path, spec: ModelSpec, data: str, points: int, aligns: bool, sa
     if aligns:
         raise CosetError("--method aligns two checkpoints, and a curve has its ends where they are: leave it out.")
     curve = load_curve(path, spec.device)
-    say(f"building {spec.name} and reading {data}")
+    listener.stage(f"building {spec.name} and reading {data}")
     experiment = Experiment.of(spec, data, None)
     states.check(curve.points[0].mean, states.of(experiment.module), str(path))
-    barriers = curve_loss(curve, experiment, points, say)
+    barriers = curve_loss(curve, experiment, points, listener)
     suffix = ", repaired" if running_norms(experiment.module) else ""
     return {name + suffix: one for name, one in barriers.items()}
 

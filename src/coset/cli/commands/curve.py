@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json as json_file
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from coset.alignment.methods import choices
-from coset.cli import console, runs
+from coset.cli import console
 from coset.cli.options import (
     ArgsOption,
+    CheckpointSecondsOption,
     DeviceOption,
     JsonOption,
     ModelOption,
@@ -23,9 +22,10 @@ from coset.cli.options import (
     SplitOption,
     settings_option,
 )
+from coset.cli.progress import Listener, TrainingListener, listening
 from coset.core.errors import CosetError, StateError
 from coset.core.names import plural
-from coset.core.progress import Epoch, on_epoch
+from coset.core.progress import Epoch
 
 if TYPE_CHECKING:
     from coset.cli.curve_search import CurveSearch
@@ -66,7 +66,7 @@ def curve(
     points: Annotated[int, typer.Option(help="Points of the curve to measure, with both ends.", min=2)] = 25,
     html: Annotated[Path | None, typer.Option(help="Write a page with the curves: .html.")] = None,
     split: SplitOption = None,
-    checkpoint_seconds: Annotated[float, typer.Option(help="Seconds from one checkpoint to the next.", min=0)] = 60.0,
+    checkpoint_seconds: CheckpointSecondsOption = 60.0,
     args: ArgsOption = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
@@ -88,6 +88,7 @@ def curve(
     from coset.cli.curve_search import CurveSearch
     from coset.cli.experiment import Experiment
     from coset.cli.model_spec import ModelSpec
+    from coset.cli.run_folder import resumable
     from coset.cli.settings import choice
     from coset.paths.find_curve import CURVE, find_curve
     from coset.plot.barrier import barriers
@@ -110,40 +111,37 @@ def curve(
     search = CurveSearch.of(settings or (), options, pam, robust)
     singles = [option for option, is_used in (("--pam", pam), ("--robust", robust)) if is_used]
     ends = [_load_end(path, device, singles) for path in (first, second)]
-    with console.steps(quiet=json) as say:
-        say(f"building {model} and reading {data}")
+    with listening(quiet=json) as listener:
+        listener.stage(f"building {model} and reading {data}")
         experiment = Experiment.of(spec, data, split)
     a, b = (_in_precision(q, experiment, path) for q, path in zip(ends, (first, second), strict=True))
     attack = None if search.attack is None else PGD.of(experiment.dataset, **search.attack)
     connect = replace(search.connect, attack=attack)
-    try:
-        doing = "learning" if alignment is None else "aligning and learning"
-        with runs.undone(out), outputs.writing("--out", out), _watch(search, doing, json) as watch:
-            learned = find_curve(
-                a,
-                b,
-                experiment.module,
-                experiment.dataset.train,
-                align=alignment or False,
-                pam=search.pam or False,
-                method=connect,
-                seed=seed,
-                device=device,
-                out=out,
-                progress=on_epoch(watch),
-                checkpoint_seconds=checkpoint_seconds,
-            )
-    except KeyboardInterrupt:
-        console.complain("stopped", "the same command goes on from the last checkpoint.")
-        raise
-    with console.steps(quiet=json) as say:
-        say(f"evaluating the ends on the {experiment.split_name} split")
+    with resumable("--out", out, json) as listener:
+        listener.stage("learning" if alignment is None else "aligning and learning")
+        training = SearchListener(listener, search)
+        learned = find_curve(
+            a,
+            b,
+            experiment.module,
+            experiment.dataset.train,
+            connect,
+            align=alignment or False,
+            pam=search.pam or False,
+            seed=seed,
+            device=device,
+            out=out,
+            progress=training,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+    with listening(quiet=json) as listener:
+        listener.stage(f"evaluating the ends on the {experiment.split_name} split")
         scores = [
             evaluate(q, experiment.module, experiment.split, generator=torch.Generator().manual_seed(0)) for q in (a, b)
         ]
-        losses = curve_loss.curve_loss(learned, experiment, points, say)
+        losses = curve_loss.curve_loss(learned, experiment, points, listener)
         if attack is not None:
-            losses |= curve_loss.curve_loss(learned, experiment, points, say, attack)
+            losses |= curve_loss.curve_loss(learned, experiment, points, listener, attack)
     if html is not None:
         text = page(f"Curve between {first} and {second}", curve_loss.rows(losses), [barriers(losses)])
         outputs.write_text("--html", html, text)
@@ -159,7 +157,7 @@ def curve(
         "align": alignment,
         "pam": None if search.pam is None else asdict(search.pam) | _objectives(out),
         "epochs": search.epochs,
-        "first_epoch": watch.first,
+        "first_epoch": training.first,
         "evaluated_on": experiment.split_name,
         "target_std": experiment.target_std,
         "repaired": bool(running_norms(experiment.module)),
@@ -173,21 +171,16 @@ def curve(
     console.print_json(report) if json else _show(report, losses, experiment, html)
 
 
-class Watch:
-    """Follows the epochs of all parts; `show` is called with a text and the number of epochs done in all."""
+class SearchListener(TrainingListener):
+    """Follows the epochs of all parts of a search."""
 
-    def __init__(self, search: CurveSearch, show: Callable[[str, int], None], announce: Callable[[str], None]) -> None:
-        self.first: int | None = None  # the first epoch of this call
-        self._search, self._show, self._announce = search, show, announce
+    def __init__(self, listener: Listener, search: CurveSearch) -> None:
+        super().__init__(listener, search.epochs)
+        self._search = search
 
-    def __call__(self, epoch: Epoch) -> None:
+    def place(self, epoch: Epoch) -> tuple[str, int]:
         name, before = self._search.place(epoch.replica)
-        done = before + epoch.epoch
-        if self.first is None:
-            self.first = done
-            if done > 1:
-                self._announce(f"epoch {done} of {self._search.epochs}, resumed")
-        self._show(f"{name}: epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}", done)
+        return f"{name}: epoch {epoch.epoch} of {epoch.epochs}", before + epoch.epoch
 
 
 def _check_folder(out: Path) -> None:
@@ -227,12 +220,6 @@ def _objectives(out: Path) -> dict[str, Any]:
 
     objectives: dict[str, Any] = json_file.loads((out / OBJECTIVES).read_text(encoding="utf-8"))
     return objectives
-
-
-@contextmanager
-def _watch(search: CurveSearch, doing: str, quiet: bool) -> Iterator[Watch]:
-    with runs.epochs(search.epochs, 0, doing, quiet) as (show, announce):
-        yield Watch(search, show, announce)
 
 
 def _show(report: dict[str, Any], losses: dict[str, Barrier], experiment: Experiment, html: Path | None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +14,8 @@ import typer
 
 from coset.cli import console
 from coset.cli.options import SeedOption
+from coset.cli.progress import ReplicasListener, listening
 from coset.core.names import plural
-from coset.core.progress import Epoch, on_epoch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -62,17 +62,18 @@ def demo(
     picture, curves = out / "blocks.png", out / "barrier.png"
     with outputs.writing("--out", out):
         out.mkdir(parents=True, exist_ok=True)
-    with _one_thread(), console.steps() as say:
-        say("reading the digits")
+    with _one_thread(), listening() as listener:
+        listener.stage("reading the digits")
         digits = load("digits")
         model = build(MODEL)
-        say(f"training networks A and B, {MODEL}, for {method.epochs} epochs")
-        first, second = fit(model, digits.train, method, replicas=2, seed=seed, progress=on_epoch(_epochs(say)))
-        say("inferring and verifying their symmetry")
+        listener.stage(f"training networks A and B, {MODEL}, for {method.epochs} epochs")
+        training = ReplicasListener(listener, EPOCHS, 2)
+        first, second = fit(model, digits.train, method, replicas=2, seed=seed, progress=training)
+        listener.stage("inferring and verifying their symmetry")
         model.load_state_dict(dict(first.mean))
         sym = symmetry(model.eval(), (digits.test.inputs[:BATCH],))
         image = sym.act(sym.random(torch.Generator().manual_seed(seed)), first)
-        say("aligning, averaging and repairing")
+        listener.stage("aligning, averaging and repairing")
         back = align(first, image, sym)
         match = align(first, second, sym, "activations", model, digits.train)
         aligned = sym.act(match.element, second)
@@ -91,7 +92,7 @@ def demo(
             "halfway from A to B aligned, repaired": repaired["B aligned"],
         }
         rows = [NetworkBesideA.of(name, first.mean, one.mean, model, digits.test) for name, one in networks.items()]
-        say("measuring the loss between A and B")
+        listener.stage("measuring the loss between A and B")
         paths = {
             name: barrier(geodesic(first, end), model, digits.test, POINTS, repair=digits.train)
             for name, end in {"not aligned, repaired": second, "aligned, repaired": aligned}.items()
@@ -141,10 +142,6 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _epochs(say: console.Steps) -> Callable[[Epoch], None]:
-    return lambda epoch: say.tick(f"network {'AB'[epoch.replica]}: epoch {epoch.epoch} of {epoch.epochs}")
 
 
 def _show(sym: Symmetry, networks: list[NetworkBesideA]) -> None:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json as json_file
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coset.cli import console, runs
+from coset.cli import console
 from coset.cli.options import (
     ArgsOption,
+    CheckpointSecondsOption,
     DeviceOption,
     JsonOption,
     ModelOption,
@@ -21,8 +20,8 @@ from coset.cli.options import (
     SplitOption,
     settings_option,
 )
+from coset.cli.progress import ReplicasListener, listening
 from coset.core.names import plural
-from coset.core.progress import Epoch, on_epoch
 
 if TYPE_CHECKING:
     from coset.cli.experiment import Experiment
@@ -41,7 +40,7 @@ def fit(
         list[str] | None, settings_option("A setting of the method, such as rate=0.01 or base.epochs=20.")
     ] = None,
     split: SplitOption = None,
-    checkpoint_seconds: Annotated[float, typer.Option(help="Seconds from one checkpoint to the next.", min=0)] = 60.0,
+    checkpoint_seconds: CheckpointSecondsOption = 60.0,
     args: ArgsOption = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
@@ -57,9 +56,10 @@ def fit(
 
     import torch
 
-    from coset.cli import methods, outputs
+    from coset.cli import methods
     from coset.cli.experiment import Experiment
     from coset.cli.model_spec import ModelSpec
+    from coset.cli.run_folder import resumable
     from coset.inference import fit as inference
     from coset.inference.adversarial import Adversarial
     from coset.solutions.evaluate import evaluate
@@ -69,32 +69,30 @@ def fit(
     start = time.perf_counter()
     spec = ModelSpec(model, args, device=device)
     how = methods.build(method, settings or ())
-    with console.steps(quiet=json) as say:
-        say(f"building {model} and reading {data}")
+    with listening(quiet=json) as listener:
+        listener.stage(f"building {model} and reading {data}")
         experiment = Experiment.of(spec, data, split)
     if isinstance(how, Adversarial) and not how.attack.mean:
         how = replace(how, attack=in_units_of(experiment.dataset, how.attack))
     folders = [out / f"replica-{k}" for k in range(replicas)]
-    try:
-        with runs.undone(out), outputs.writing("--out", out), _watch(how, folders, json) as watch:
-            solutions = inference.fit(
-                experiment.module,
-                experiment.dataset.train,
-                how,
-                replicas=replicas,
-                seed=seed,
-                device=device,
-                out=out,
-                progress=on_epoch(watch),
-                checkpoint_seconds=checkpoint_seconds,
-            )
-    except KeyboardInterrupt:
-        console.complain("stopped", "the same command goes on from the last checkpoint.")
-        raise
+    with resumable("--out", out, json) as listener:
+        listener.stage("training")
+        training = ReplicasListener(listener, how.epochs, how.copies * replicas, _epochs_before(how, folders))
+        solutions = inference.fit(
+            experiment.module,
+            experiment.dataset.train,
+            how,
+            replicas=replicas,
+            seed=seed,
+            device=device,
+            out=out,
+            progress=training,
+            checkpoint_seconds=checkpoint_seconds,
+        )
     rows: list[dict[str, Any]] = []
-    with console.steps(quiet=json) as say:
+    with listening(quiet=json) as listener:
         for k, (q, folder) in enumerate(zip(solutions, folders, strict=True)):
-            say(f"evaluating replica {k} on the {experiment.split_name} split")
+            listener.stage(f"evaluating replica {k} on the {experiment.split_name} split")
             generator = torch.Generator().manual_seed(seed)
             rows.append(
                 {
@@ -114,7 +112,7 @@ def fit(
         "seed": seed,
         "device": device,
         "epochs": how.epochs,
-        "first_epoch": watch.first,
+        "first_epoch": training.first,
         "evaluated_on": experiment.split_name,
         "target_std": experiment.target_std,
         "replicas": rows,
@@ -123,37 +121,12 @@ def fit(
     console.print_json(report) if json else _show(experiment, report)
 
 
-class Watch:
-    """Follows the epochs of all networks of a run.
-
-    before: epochs of networks that were finished before. show: what is called with the text and the number of epochs
-    done in all.
-    """
-
-    def __init__(self, before: int, show: Callable[[str, int], None], announce: Callable[[str], None]) -> None:
-        self.first: int | None = None  # the first epoch of this call
-        self._before, self._show, self._announce = before, show, announce
-        self._done: dict[tuple[int, int], int] = {}
-
-    def __call__(self, epoch: Epoch) -> None:
-        if self.first is None:
-            self.first = epoch.epoch
-            if epoch.epoch > 1:
-                self._announce(f"epoch {epoch.epoch} of {epoch.epochs}, resumed")
-        self._done[epoch.replica, epoch.copy] = epoch.epoch
-        text = f"replica {epoch.replica}: epoch {epoch.epoch} of {epoch.epochs}, loss {epoch.loss:.4f}"
-        self._show(text, self._before + sum(self._done.values()))
-
-
-@contextmanager
-def _watch(method: Method, replicas: list[Path], quiet: bool) -> Iterator[Watch]:
+def _epochs_before(method: Method, folders: list[Path]) -> int:
+    """Of networks that were finished before."""
     from coset.training.folder import SOLUTION
 
     pattern = SOLUTION if method.copies == 1 else f"copy-*/{SOLUTION}"
-    before = method.epochs * sum(len(list(folder.glob(pattern))) for folder in replicas)
-    total = method.epochs * method.copies * len(replicas)
-    with runs.epochs(total, before, "training", quiet) as (show, announce):
-        yield Watch(before, show, announce)
+    return method.epochs * sum(len(list(folder.glob(pattern))) for folder in folders)
 
 
 def _training_loss(folder: Path) -> float:

@@ -19,6 +19,7 @@ from coset.cli.options import (
     SymmetryOption,
     refuse_curves,
 )
+from coset.cli.progress import listening
 from coset.core.errors import CosetError
 
 
@@ -70,11 +71,11 @@ def merge(
     if needs_data(method) and (data is None or reference is None):
         raise CosetError(f"--method {method} needs --data, and --reference with the number of a checkpoint.")
     report: dict[str, Any] = {"output": str(output), "inputs": [str(path) for path in paths]}
-    with console.steps(quiet=json) as say:
-        net = symmetric_model(spec, paths[0], say)
+    with listening(quiet=json) as listener:
+        net = symmetric_model(spec, paths[0], listener)
         states = []
         for path in paths:
-            say(f"reading {path}")
+            listener.stage(f"reading {path}")
             state = load_state(path)
             checkpoints.check_fits(state, net.sym, path, "taken from the first checkpoint")
             states.append(state)
@@ -83,7 +84,7 @@ def merge(
             for state, path in zip(states, paths, strict=True)
         ]
         dataset = load(data, device=device) if data is not None else None
-        say("aligning and averaging")
+        listener.stage("aligning and averaging")
         merged = merge_solutions(
             solutions,
             net.sym,
@@ -94,10 +95,10 @@ def merge(
             method=method,
             generator=torch.Generator().manual_seed(seed),
             device=device,
-            progress=lambda event: say.tick(event.text),
+            progress=listener,
         )
         if dataset is not None and net.module is not None:
-            say("evaluating")
+            listener.stage("evaluating")
             average = barycenter(solutions, shares)
             report["test_accuracy"] = {
                 "ends": [evaluate(one, net.module, dataset.test).accuracy for one in solutions],

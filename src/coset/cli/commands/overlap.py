@@ -16,6 +16,7 @@ from coset.cli.options import (
     SeedOption,
     SolutionArgument,
 )
+from coset.cli.progress import listening
 
 if TYPE_CHECKING:
     from coset.solutions.overlap import Overlap
@@ -53,13 +54,13 @@ def overlap(
 
     spec = ModelSpec(model, args, input or (), device=device)
     estimator = choice("--entropy", entropy, get_args(Entropy))
-    with console.steps(quiet=json) as say:
+    with listening(quiet=json) as listener:
         q = load_gaussian(solution, "the overlap")
-        say(f"inferring the symmetry of {model}")
+        listener.stage(f"inferring the symmetry of {model}")
         module = spec.build()
         module.load_state_dict(states.check(q.mean, states.of(module), str(solution)), strict=False)
         sym = symmetry(module, *spec.example_inputs(module))
-        say(f"measuring the overlap, {samples} samples")
+        listener.stage(f"measuring the overlap, {samples} samples")
         generator = torch.Generator(device).manual_seed(seed)
         result = measure(q.to(device), sym, estimator, samples, elements, generator=generator)
     if json:

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from coset.cli.flow_measure import Measured
+    from coset.cli.population_evaluator import PopulationQuality
 
 
-def spreads(found: Mapping[str, Measured], news: Novelty | None) -> Figure:
+def spreads(qualities: Mapping[str, PopulationQuality], news: Novelty | None) -> Figure:
     """The share of networks below each accuracy, or loss of a regression, and below each distance if that is known."""
-    accurate = all(one.scores.accuracy is not None for one in found.values())
+    accurate = all(one.scores.accuracy is not None for one in qualities.values())
     scores = {
-        name: one.scores.loss if one.scores.accuracy is None else one.scores.accuracy for name, one in found.items()
+        name: one.scores.loss if one.scores.accuracy is None else one.scores.accuracy for name, one in qualities.items()
     }
     panels = {"accuracy" if accurate else "loss (nats per example)": scores}
     alike = {name: NAMES[kind] for name, kind in (("samples", "samples"), ("training", "among"), ("fresh", "fresh"))}

@@ -28,10 +28,10 @@ KINDS = {FLOW: "flow", POPULATION: "population"}
 def open_population(path: Path, device: str) -> Population:
     """The population of a file, with one network at least."""
     _require(path, POPULATION, "`coset flow collect` or `coset flow sample`")
-    found = Population.load(path, device)
-    if not len(found):
+    population = Population.load(path, device)
+    if not len(population):
         raise StateError(f"{path} holds a population without any network.")
-    return found
+    return population
 
 
 def open_flow(path: Path, device: str) -> Flow:
@@ -40,63 +40,64 @@ def open_flow(path: Path, device: str) -> Flow:
     return Flow.load(path, device)
 
 
-def named(name: str, arguments: str | None, inputs: list[str] | None, device: str) -> ModelSpec:
+def optional_spec(name: str, arguments: str | None, inputs: list[str] | None, device: str) -> ModelSpec:
     """The model of the options, whose name is empty where it is that of a file."""
     if not name and (arguments or inputs):
         raise CosetError("--args and --input are those of a model: name it with --model.")
     return ModelSpec(name, arguments, inputs or (), device=device)
 
 
-def described(net: ModelSpec) -> dict[str, Any]:
-    """What the `about` of a population keeps of its model, for `net_of`."""
-    return {"model": net.name, "arguments": net.arguments, "inputs": list(net.inputs)}
+def record_of(spec: ModelSpec) -> dict[str, Any]:
+    """What the `about` of a population keeps of its model, for `spec_of`."""
+    return {"model": spec.name, "arguments": spec.arguments, "inputs": list(spec.inputs)}
 
 
-def net_of(given: ModelSpec, abouts: Mapping[Path, Mapping[str, Any]]) -> ModelSpec:
+def spec_of(spec: ModelSpec, abouts: Mapping[Path, Mapping[str, Any]]) -> ModelSpec:
     """The model that the options name, or the first that a file says it is of.
 
     A file may come from anybody, and `module:factory` runs code: files name models of the zoo, and nothing else.
     """
-    if given.name:
-        return given
+    if spec.name:
+        return spec
     for path, about in abouts.items():
         # Without "inputs" the name is that of a class, as of populations that were made in Python.
         match about:
             case {"model": str(name), "arguments": str() | None as arguments, "inputs": [*inputs]}:
                 _require_zoo(path, name)
-                return replace(given, name=name, arguments=arguments, inputs=tuple(map(str, inputs)))
+                return replace(spec, name=name, arguments=arguments, inputs=tuple(map(str, inputs)))
     raise CosetError("The model is not known here, since no file says which one it is: name it with --model.")
 
 
-def split_of(given: int | None, data: str | None, *abouts: Mapping[str, Any]) -> int | None:
+def split_of(split: int | None, data: str | None, *abouts: Mapping[str, Any]) -> int | None:
     """The standard split of a data set that the options name, or that networks were trained on."""
-    if given is not None or data is None:
-        return given
-    for known in map(trained_on, abouts):
-        if known.get("data") == data and isinstance(split := known.get("split"), int):
-            return split
+    if split is not None or data is None:
+        return split
+    for training in map(trained_on, abouts):
+        if training.get("data") == data and isinstance(own := training.get("split"), int):
+            return own
     return None
 
 
-def noise_of(given: float | None, *abouts: Mapping[str, Any]) -> float:
+def noise_of(noise: float | None, *abouts: Mapping[str, Any]) -> float:
     """Of the targets of a regression: what the options say, or what networks were trained with; 1 if none does."""
-    if given is not None:
-        return given
-    for known in map(trained_on, abouts):
-        match known:
-            case {"settings": {"noise": int() | float() as noise}}:
-                return float(noise)
+    if noise is not None:
+        return noise
+    for training in map(trained_on, abouts):
+        match training:
+            case {"settings": {"noise": int() | float() as own}}:
+                return float(own)
     return 1.0
 
 
 def trained_on(about: Mapping[str, Any]) -> dict[str, Any]:
     """Data, split and settings that the networks of a population were trained with, or that a flow learned from."""
-    known = about.get(TRAINED, about)
-    found = known if isinstance(known, Mapping) else {}
-    return {name: found[name] for name in ("data", "split", "settings") if name in found}
+    training = about.get(TRAINED, about)
+    if not isinstance(training, Mapping):
+        return {}
+    return {name: training[name] for name in ("data", "split", "settings") if name in training}
 
 
-def require_members(population: Population, module: nn.Module, path: Path) -> None:
+def check_members(population: Population, module: nn.Module, path: Path) -> None:
     """Give the module the weights of the first network, and refuse networks of another model."""
     first = {name: x[0].cpu() for name, x in population.states.items()}
     module.load_state_dict(states.check(first, states.of(module), str(path)), strict=False)
@@ -111,9 +112,9 @@ def require_members(population: Population, module: nn.Module, path: Path) -> No
                 )
 
 
-def symmetry_of(module: nn.Module, net: ModelSpec) -> Symmetry:
+def infer_symmetry(module: nn.Module, spec: ModelSpec) -> Symmetry:
     """Inferred, and verified on the weights that the module has."""
-    return symmetry(module, *net.example_inputs(module))
+    return symmetry(module, *spec.example_inputs(module))
 
 
 def _require_zoo(path: Path, name: str) -> None:
@@ -129,5 +130,5 @@ def _require(path: Path, key: str, source: str) -> None:
     """Refuse a file of something else."""
     metadata = open_state(path).metadata
     if key not in metadata:
-        held = next((f"a {kind} and not a" for other, kind in KINDS.items() if other in metadata), "no")
-        raise StateError(f"{path} holds {held} {KINDS[key]}: give a file that {source} wrote.")
+        content = next((f"a {kind} and not a" for other, kind in KINDS.items() if other in metadata), "no")
+        raise StateError(f"{path} holds {content} {KINDS[key]}: give a file that {source} wrote.")

@@ -27,8 +27,8 @@ def to_record(x: Any) -> Any:
 
 def from_record(kind: type[T], x: Any) -> T:
     """What `to_record` was given, as the types of fields say: tensors are of int64 or float64."""
-    found: T = _read(kind, x)
-    return found
+    value: T = _read(kind, x)
+    return value
 
 
 def _read(kind: Any, x: Any) -> Any:
