@@ -49,11 +49,11 @@ def pair(spec: str, examples: int = 64) -> tuple[nn.Module, dict[str, Tensor], d
 
 def captured(model: nn.Module, state: dict[str, Tensor], split: Split, kind: SiteKind = "post") -> list[np.ndarray]:
     """[samples, units] at every call of an activation module."""
-    found: list[np.ndarray] = []
+    rows: list[np.ndarray] = []
 
     def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         x = inputs[0] if kind == "pre" else output
-        found.append(x.movedim(1, -1).flatten(0, -2).double().numpy())
+        rows.append(x.movedim(1, -1).flatten(0, -2).double().numpy())
 
     modules = [m for m in model.modules() if isinstance(m, nn.ReLU)]
     handles = [m.register_forward_hook(hook) for m in modules]
@@ -61,7 +61,7 @@ def captured(model: nn.Module, state: dict[str, Tensor], split: Split, kind: Sit
         states.call(model, state, split.inputs)
     for handle in handles:
         handle.remove()
-    return found
+    return rows
 
 
 def correlation(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -127,9 +127,9 @@ def test_other_ops_count_only_for_units_that_meet_no_activation_function() -> No
     scores = cross_statistics(a, b, coset.symmetry(model, (inputs,)), model, split)
     (x,), (y,) = captured(model, a, split), captured(model, b, split)
     np.testing.assert_allclose(scores["a"].numpy(), correlation(x, y), atol=1e-6)
-    plain, moved = (net.b(inputs).detach().double().numpy() for net in (model, other))
+    first, second = (net.b(inputs).detach().double().numpy() for net in (model, other))
     # Its layer, the concatenation and the square.
-    expected = (2 * correlation(plain, moved) + correlation(plain**2, moved**2)) / 3
+    expected = (2 * correlation(first, second) + correlation(first**2, second**2)) / 3
     np.testing.assert_allclose(scores["b"].numpy(), expected, atol=1e-6)
 
 
@@ -180,14 +180,14 @@ def test_a_permuted_copy_is_recovered(spec: str) -> None:
     g = sym.random(torch.Generator().manual_seed(1))
     home = g.inverse()
     scores = cross_statistics(a, sym.act(g, a), sym, model, split)
-    unseen = {name for name, known in sym.sets.items() if known.movable} - scores.keys()
+    unseen = {name for name, group in sym.sets.items() if group.movable} - scores.keys()
     assert unseen == ({"blocks.0.attention.qkv[0]"} if spec.startswith("vit") else set())
-    for name, found in scores.items():
+    for name, matrix in scores.items():
         n, over = sym.sets[name].size, sym.sets[name].over
-        assert found.shape == ((len(home[name]), len(home[name]), n, n) if over else (n, n))
-        matched = moved_scores(home, name, found).reshape(-1, n, n)
+        assert matrix.shape == ((len(home[name]), len(home[name]), n, n) if over else (n, n))
+        matched = moved_scores(home, name, matrix).reshape(-1, n, n)
         torch.testing.assert_close(matched.diagonal(dim1=1, dim2=2), torch.ones(len(matched), n).double())
-        within = found[torch.arange(len(found)), home.source_copy(name)] if over else found[None]
+        within = matrix[torch.arange(len(matrix)), home.source_copy(name)] if over else matrix[None]
         best = [solve(one).permutation for one in within]
         assert torch.equal(torch.stack(best), home[name].reshape(len(best), n))
 

@@ -17,8 +17,8 @@ def test_all_rescalings_have_one_balanced_form(name: str) -> None:
     model, sym = network(name)
     a = random_state(model, 0)
     scalings = {s.name: s for s in sym.scalings if s.exact and s.kind == "scaling" and s.units}
-    drawn = sym.random(torch.Generator().manual_seed(1), scalings=True)
-    rescaled = sym.act(sym.element(scales={n: c for n, c in drawn.scales.items() if n in scalings}), a)
+    element = sym.random(torch.Generator().manual_seed(1), scalings=True)
+    rescaled = sym.act(sym.element(scales={n: c for n, c in element.scales.items() if n in scalings}), a)
     first, second = (sym.act(balance(s, sym), s) for s in (a, rescaled))
     distance = states.norm(states.sub(first, second)) / states.norm(first)
     assert float(distance) < 1e-3
@@ -70,8 +70,8 @@ def test_factors_never_lead_away(name: str) -> None:
     trained = [n for n, x in a.items() if x.is_floating_point() and n not in sym.buffers]
 
     def distance(element: coset.Element) -> float:
-        moved = sym.act(element, b)
-        return sum(float((a[n].double() - moved[n].double()).square().sum()) for n in trained)
+        image = sym.act(element, b)
+        return sum(float((a[n].double() - image[n].double()).square().sum()) for n in trained)
 
     plain, scaled = coset.align(a, b, sym), coset.align(a, b, sym, scale=True)
     assert distance(scaled.element) < distance(plain.element)
@@ -85,12 +85,12 @@ def test_nearest_factors_of_a_unit_against_a_search() -> None:
     model, sym = network("mlp")
     a, b = random_state(model, 0), random_state(model, 1)
     best = nearest_factors(a, b, sym)
-    moved = sym.act(best, b)
-    least = states.norm(states.sub(a, moved))
+    image = sym.act(best, b)
+    least = states.norm(states.sub(a, image))
     for scaling in [s for s in sym.scalings if s.kind == "scaling"]:
         for c in (0.9, 0.99, 1.01, 1.1):
             for unit in range(scaling.size):
                 factor = torch.ones(scaling.size, dtype=torch.float64)
                 factor[unit] = c
-                other = sym.act(sym.element(scales={scaling.name: factor}), moved)
+                other = sym.act(sym.element(scales={scaling.name: factor}), image)
                 assert states.norm(states.sub(a, other)) >= least * (1 - 1e-6)

@@ -54,8 +54,8 @@ def test_methods_align_gaussians() -> None:
     hidden = sym.random(torch.Generator().manual_seed(3))
     b = sym.act(hidden, a)
     for method in ("auto", "wasserstein", "kl", "weights"):
-        found = coset.align(a, b, sym, method)
-        assert torch.equal((found.element @ hidden)[sym.groups[0].name], torch.arange(8)), method
+        match = coset.align(a, b, sym, method)
+        assert torch.equal((match.element @ hidden)[sym.groups[0].name], torch.arange(8)), method
 
 
 def test_the_natural_cost() -> None:

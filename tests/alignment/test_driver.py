@@ -51,19 +51,19 @@ def test_kinds_of_nodes() -> None:
 def test_values_rise(net: tuple[nn.Module, Symmetry], greedy: bool) -> None:
     model, sym = net
     objective = Objective(sym, [InnerProduct(random_state(model, 0), random_state(model, 1))])
-    found = maximise(objective, greedy=greedy)
-    assert list(found.history) == sorted(found.history)
-    assert found.objective == pytest.approx(objective.value(found.element))
-    assert found.objective >= found.identity_objective == pytest.approx(objective.value(sym.identity()))
+    match = maximise(objective, greedy=greedy)
+    assert list(match.history) == sorted(match.history)
+    assert match.objective == pytest.approx(objective.value(match.element))
+    assert match.objective >= match.identity_objective == pytest.approx(objective.value(sym.identity()))
 
 
 def test_the_function_is_preserved(net: tuple[nn.Module, Symmetry]) -> None:
     model, sym = net
     a, b = random_state(model, 0), random_state(model, 1)
-    moved = sym.act(maximise(Objective(sym, [InnerProduct(a, b)]), greedy=True).element, b)
+    image = sym.act(maximise(Objective(sym, [InnerProduct(a, b)]), greedy=True).element, b)
     args = zoo.example_input(model)
     with torch.no_grad():
-        before, after = (coset.core.state.call(model, s, args) for s in (b, moved))
+        before, after = (coset.core.state.call(model, s, args) for s in (b, image))
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-4)
 
 
@@ -75,8 +75,8 @@ def test_a_hidden_permutation_is_found(name: str, noise: float) -> None:
     hidden = sym.random(torch.Generator().manual_seed(5))
     other = random_state(model, 9)
     b = sym.act(hidden, {n: x + noise * other[n] if x.is_floating_point() else x for n, x in a.items()})
-    found = maximise(Objective(sym, [InnerProduct(a, b)]), greedy=True)
-    assert same(sym, found.element @ hidden, sym.identity())
+    match = maximise(Objective(sym, [InnerProduct(a, b)]), greedy=True)
+    assert same(sym, match.element @ hidden, sym.identity())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -88,17 +88,17 @@ def test_restarts_reach_the_optimum_of_a_tiny_net(seed: int) -> None:
     orders = [torch.tensor(p) for p in itertools.permutations(range(3))]
     first, second = (group.name for group in sym.groups)
     best = max(objective.value(sym.element({first: p, second: q})) for p in orders for q in orders)
-    found = maximise(objective, restarts=12)
-    assert found.objective == pytest.approx(best, abs=1e-5)
-    assert len(found.objectives) == 12
-    assert found.objective == max(found.objectives)
+    match = maximise(objective, restarts=12)
+    assert match.objective == pytest.approx(best, abs=1e-5)
+    assert len(match.objectives) == 12
+    assert match.objective == max(match.objectives)
 
 
 def test_kept_scores_follow_their_neighbours() -> None:
     """Updated by the change of the neighbours only, they equal those made anew."""
     model, sym = network("mlp")
     objective = Objective(sym, [InnerProduct(random_state(model, 0), random_state(model, 1))])
-    kept = {node.name: node for node in nodes_of(objective) if isinstance(node, PlainNode)}
+    nodes = {node.name: node for node in nodes_of(objective) if isinstance(node, PlainNode)}
     generator = torch.Generator().manual_seed(0)
     element = sym.random(generator)
     for step in range(12):
@@ -109,9 +109,9 @@ def test_kept_scores_follow_their_neighbours() -> None:
         for fresh in nodes_of(objective):
             assert isinstance(fresh, PlainNode)
             fresh.propose(element, None)
-            kept[fresh.name].propose(element, None)
+            nodes[fresh.name].propose(element, None)
             assert fresh.scores is not None
-            torch.testing.assert_close(kept[fresh.name].scores, fresh.scores, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(nodes[fresh.name].scores, fresh.scores, rtol=1e-4, atol=1e-5)
 
 
 def test_units_that_meet_themselves_rise_by_the_true_objective() -> None:
@@ -130,11 +130,11 @@ def test_units_that_meet_themselves_rise_by_the_true_objective() -> None:
     sym = coset.symmetry(model, (torch.randn(2, 4, 3),))
     a, b = random_state(model, 0), random_state(model, 1)
     objective = Objective(sym, [InnerProduct(a, b)])
-    found = maximise(objective, restarts=5)
-    assert list(found.history) == sorted(found.history)
+    match = maximise(objective, restarts=5)
+    assert list(match.history) == sorted(match.history)
     orders = (torch.tensor(p) for p in itertools.permutations(range(6)))
     best = max(objective.value(sym.element({sym.groups[0].name: p})) for p in orders)
-    assert found.identity_objective < found.objective <= best + 1e-5
+    assert match.identity_objective < match.objective <= best + 1e-5
 
 
 def test_same_seed_same_result() -> None:

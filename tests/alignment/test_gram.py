@@ -23,9 +23,9 @@ def test_gram(piece: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -
         ((0,), (1, 2)): torch.einsum("aimb,ajnb->aimjn", *wide).reshape(2, 12, 12),
     }
     for (batch, units), expected in cases.items():
-        found = gram(a, b, batch, units)
-        assert found.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
-        torch.testing.assert_close(found.double(), expected, rtol=tolerance, atol=tolerance)
+        product = gram(a, b, batch, units)
+        assert product.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
+        torch.testing.assert_close(product.double(), expected, rtol=tolerance, atol=tolerance)
     assert inner(a, b) == pytest.approx(float((wide[0] * wide[1]).sum()), rel=1e-4)
 
 

@@ -63,10 +63,10 @@ def test_kl_objective_is_minus_the_divergence() -> None:
     p, q = (gaussian(random_state(model, k), k) for k in (1, 2))
 
     def divergence(g: Any) -> float:
-        moved, total = sym.act(g, q), 0.0
+        image, total = sym.act(g, q), 0.0
         for name in p.std:
-            s, r = moved.std[name].double(), p.std[name].double()
-            apart = (moved.mean[name].double() - p.mean[name].double()).square()
+            s, r = image.std[name].double(), p.std[name].double()
+            apart = (image.mean[name].double() - p.mean[name].double()).square()
             total += float((r.log() - s.log() + (s.square() + apart) / (2 * r.square()) - 0.5).sum())
         return total
 
@@ -90,8 +90,8 @@ def test_model_is_left_as_it_was(method: Any) -> None:
 def test_states_of_two_dtypes(dtypes: tuple[torch.dtype, torch.dtype]) -> None:
     model, sym = network("mlp")
     a, b = random_state(model, 1), random_state(model, 2)
-    found = coset.align(states.to(a, dtype=dtypes[0]), states.to(b, dtype=dtypes[1]), sym)
-    assert found.objective == pytest.approx(coset.align(a, b, sym).objective, rel=1e-2)
+    match = coset.align(states.to(a, dtype=dtypes[0]), states.to(b, dtype=dtypes[1]), sym)
+    assert match.objective == pytest.approx(coset.align(a, b, sym).objective, rel=1e-2)
 
 
 # What does not.
@@ -119,9 +119,9 @@ def test_a_population_ends_no_lower_than_it_began() -> None:
     a = random_state(model, 0)
     noise = seeded(1)
     near = [{k: x + 0.9 * x.std() * torch.randn(x.shape, generator=noise) for k, x in a.items()} for _ in range(400)]
-    found = coset.align_many(states.stack(near), sym, reference=a)
-    assert isinstance(found, PopulationMatch)
-    assert bool((found.objective >= found.identity_objective - 1e-6).all())
+    match = coset.align_many(states.stack(near), sym, reference=a)
+    assert isinstance(match, PopulationMatch)
+    assert bool((match.objective >= match.identity_objective - 1e-6).all())
 
 
 def test_joint_kl_is_refused() -> None:
@@ -140,12 +140,12 @@ def test_joint_leaves_the_global_generator_alone() -> None:
 
 def test_joint_objective_in_bfloat16() -> None:
     model, sym = network("mlp")
-    given = [states.to(random_state(model, k), dtype=torch.bfloat16) for k in range(4)]
-    found = coset.align_many(given, sym)
-    assert isinstance(found, ManyMatch)
-    moved = [states.to(sym.act(g, s), dtype=torch.float64) for g, s in zip(found.elements, given, strict=True)]
-    exact = sum(float(states.inner(moved[i], moved[j])) for i in range(4) for j in range(i))
-    assert found.objective == pytest.approx(exact, rel=1e-4)
+    members = [states.to(random_state(model, k), dtype=torch.bfloat16) for k in range(4)]
+    match = coset.align_many(members, sym)
+    assert isinstance(match, ManyMatch)
+    images = [states.to(sym.act(g, s), dtype=torch.float64) for g, s in zip(match.elements, members, strict=True)]
+    exact = sum(float(states.inner(images[i], images[j])) for i in range(4) for j in range(i))
+    assert match.objective == pytest.approx(exact, rel=1e-4)
 
 
 def test_scale_does_not_move_apart() -> None:
@@ -161,8 +161,8 @@ def test_scale_does_not_move_apart() -> None:
 def test_scale_reports_the_objective_of_its_element() -> None:
     model, sym = network("mlp")
     a, b = random_state(model, 1), random_state(model, 2)
-    found = coset.align(a, b, sym, scale=True)
-    assert found.objective == pytest.approx(float(states.inner(a, sym.act(found.element, b))), rel=1e-3)
+    match = coset.align(a, b, sym, scale=True)
+    assert match.objective == pytest.approx(float(states.inner(a, sym.act(match.element, b))), rel=1e-3)
 
 
 def test_merge_of_a_net_with_nothing_to_repair() -> None:
@@ -247,12 +247,12 @@ def test_fit_does_not_return_the_solution_of_another_model(tmp_path: Path) -> No
     relu = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4))
     tanh = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 4))
     coset.fit(relu, examples(), method, out=tmp_path)
-    wanted = coset.fit(tanh, examples(), method)[0].mean
+    expected = coset.fit(tanh, examples(), method)[0].mean
     try:
-        found = coset.fit(tanh, examples(), method, out=tmp_path)[0].mean
+        result = coset.fit(tanh, examples(), method, out=tmp_path)[0].mean
     except CosetError:
         return
-    assert states.allclose(found, wanted)
+    assert states.allclose(result, expected)
 
 
 def test_parametrized_layers_are_drawn_anew() -> None:
@@ -316,15 +316,15 @@ def test_resuming_changes_nothing(tmp_path: Path) -> None:
 def test_repair_matches_the_ends() -> None:
     model, sym = network("mlp")
     inputs, targets = examples(200)
-    given = [generic(states.of(model), seeded(k)) for k in (1, 2)]
-    match = coset.align_many(given, sym)
+    members = [generic(states.of(model), seeded(k)) for k in (1, 2)]
+    match = coset.align_many(members, sym)
     assert isinstance(match, ManyMatch)
-    merged = coset.merge(given, sym, model=model, data=(inputs, targets)).mean
+    merged = coset.merge(members, sym, model=model, data=(inputs, targets)).mean
     weight, bias = list(merged)[:2]
 
     def moments(state: State) -> Tensor:
         hidden = inputs @ state[weight].T + state[bias]
         return torch.stack([hidden.mean(0), hidden.std(0, correction=0)])
 
-    ends = [moments(sym.act(g, s)) for g, s in zip(match.elements, given, strict=True)]
+    ends = [moments(sym.act(g, s)) for g, s in zip(match.elements, members, strict=True)]
     torch.testing.assert_close(moments(merged), torch.stack(ends).mean(0), rtol=1e-4, atol=1e-5)

@@ -22,26 +22,26 @@ def same(sym: Symmetry, g: Element, h: Element) -> bool:
 @pytest.mark.parametrize("name", ["mlp", "vit"])
 def test_cycles_close(name: str, reference: int | None) -> None:
     model, sym = network(name)
-    found = coset.align_many([random_state(model, k) for k in range(4)], sym, reference)
-    assert isinstance(found, ManyMatch)
-    around = found.between(3, 0) @ found.between(1, 3) @ found.between(0, 1)
+    match = coset.align_many([random_state(model, k) for k in range(4)], sym, reference)
+    assert isinstance(match, ManyMatch)
+    around = match.between(3, 0) @ match.between(1, 3) @ match.between(0, 1)
     assert same(sym, around, sym.identity())
-    assert found.objective >= found.identity_objective
+    assert match.objective >= match.identity_objective
     if reference is not None:
-        assert same(sym, found.elements[reference], sym.identity())
+        assert same(sym, match.elements[reference], sym.identity())
 
 
 def test_joint_values_rise_and_count_all_pairs() -> None:
     model, sym = network("mlp")
-    given = [random_state(model, k) for k in range(5)]
-    found = coset.align_many(given, sym, generator=torch.Generator().manual_seed(0))
-    assert isinstance(found, ManyMatch)
-    assert list(found.history) == sorted(found.history)
-    moved = [sym.act(g, s) for g, s in zip(found.elements, given, strict=True)]
+    members = [random_state(model, k) for k in range(5)]
+    match = coset.align_many(members, sym, generator=torch.Generator().manual_seed(0))
+    assert isinstance(match, ManyMatch)
+    assert list(match.history) == sorted(match.history)
+    images = [sym.act(g, s) for g, s in zip(match.elements, members, strict=True)]
     pairs = [(i, j) for i in range(5) for j in range(i)]
-    assert found.objective == pytest.approx(sum(float(states.inner(moved[i], moved[j])) for i, j in pairs), rel=1e-4)
-    assert found.identity_objective == pytest.approx(
-        sum(float(states.inner(given[i], given[j])) for i, j in pairs), rel=1e-3, abs=1e-3
+    assert match.objective == pytest.approx(sum(float(states.inner(images[i], images[j])) for i, j in pairs), rel=1e-4)
+    assert match.identity_objective == pytest.approx(
+        sum(float(states.inner(members[i], members[j])) for i, j in pairs), rel=1e-3, abs=1e-3
     )
 
 
@@ -50,9 +50,9 @@ def test_hidden_permutations_are_found_jointly() -> None:
     a = random_state(model, 0)
     generator = torch.Generator().manual_seed(1)
     hidden = [sym.random(generator) for _ in range(4)]
-    found = coset.align_many([sym.act(g, a) for g in hidden], sym)
-    assert isinstance(found, ManyMatch)
-    frames = [g @ h for g, h in zip(found.elements, hidden, strict=True)]
+    match = coset.align_many([sym.act(g, a) for g in hidden], sym)
+    assert isinstance(match, ManyMatch)
+    frames = [g @ h for g, h in zip(match.elements, hidden, strict=True)]
     assert all(same(sym, frame, frames[0]) for frame in frames)
 
 
@@ -60,16 +60,16 @@ def test_hidden_permutations_are_found_jointly() -> None:
 def test_a_population_is_aligned_like_its_members(name: str) -> None:
     model, sym = network(name)
     members = [random_state(model, k) for k in range(5)]
-    found = coset.align_many(states.stack(members), sym, 1)
-    assert isinstance(found, PopulationMatch)
-    moved = states.unstack(sym.act(found.element, states.stack(members)))
-    for k, (member, image) in enumerate(zip(members, moved, strict=True)):
+    match = coset.align_many(states.stack(members), sym, 1)
+    assert isinstance(match, PopulationMatch)
+    images = states.unstack(sym.act(match.element, states.stack(members)))
+    for k, (member, image) in enumerate(zip(members, images, strict=True)):
         alone = coset.align(members[1], member, sym)
-        element = Element(sym.sets, {n: p[k] for n, p in found.element.permutations.items()})
+        element = Element(sym.sets, {n: p[k] for n, p in match.element.permutations.items()})
         assert states.allclose(image, sym.act(element, member))
-        assert float(found.objective[k]) == pytest.approx(alone.objective, rel=0.05)
-        assert float(found.objective[k]) >= float(found.identity_objective[k])
-    assert states.allclose(moved[1], members[1])
+        assert float(match.objective[k]) == pytest.approx(alone.objective, rel=0.05)
+        assert float(match.objective[k]) >= float(match.identity_objective[k])
+    assert states.allclose(images[1], members[1])
 
 
 def test_a_population_object_is_its_states() -> None:

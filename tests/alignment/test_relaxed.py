@@ -64,8 +64,8 @@ def case(spec: str) -> tuple[Symmetry, dict[str, Tensor]]:
 def stochastic(sym: Symmetry, seed: int) -> dict[str, Tensor]:
     """Means of three random permutation matrices."""
     generator = torch.Generator().manual_seed(seed)
-    drawn = [sym.random(generator) for _ in range(3)]
-    return {g.name: torch.stack([relaxed.matrix_of(x, g.name).double() for x in drawn]).mean(0) for g in sym.groups}
+    elements = [sym.random(generator) for _ in range(3)]
+    return {g.name: torch.stack([relaxed.matrix_of(x, g.name).double() for x in elements]).mean(0) for g in sym.groups}
 
 
 @pytest.mark.parametrize("spec", [*NETS, "written"])
@@ -76,10 +76,10 @@ def test_permutation_matrices_act_as_the_element(spec: str, skip: int) -> None:
     # With skip 2 every other set stays, bases and sets over them alike.
     element = sym.element(dict(list(full.permutations.items())[::skip]))
     matrices = {name: relaxed.matrix_of(element, name) for name in element.permutations}
-    found, expected = relaxed.act(sym, matrices, state), sym.act(element, state)
-    assert found.keys() == expected.keys()
+    image, expected = relaxed.act(sym, matrices, state), sym.act(element, state)
+    assert image.keys() == expected.keys()
     for name in expected:
-        assert torch.equal(found[name], expected[name]), name
+        assert torch.equal(image[name], expected[name]), name
 
 
 @pytest.mark.parametrize("spec", [*NETS, "written"])
@@ -98,17 +98,17 @@ def test_it_is_the_product_of_dense_matrices() -> None:
     p = stochastic(sym, 4)
     inner = p["i"]
     pairs = torch.einsum("ab,aij->aibj", p["h"], inner).reshape(6, 6)
-    found = relaxed.act(sym, p, state)
-    torch.testing.assert_close(found["same"], pairs @ state["same"] @ p["g"].mT)
+    image = relaxed.act(sym, p, state)
+    torch.testing.assert_close(image["same"], pairs @ state["same"] @ p["g"].mT)
     across = state["across"].permute(2, 1, 0).reshape(6, 2)
-    torch.testing.assert_close(found["across"].permute(2, 1, 0).reshape(6, 2), pairs @ across @ p["g"].mT)
-    joined = torch.block_diag(p["g"], torch.ones(1, 1), pairs)
+    torch.testing.assert_close(image["across"].permute(2, 1, 0).reshape(6, 2), pairs @ across @ p["g"].mT)
+    mixed = torch.block_diag(p["g"], torch.ones(1, 1), pairs)
     lanes = torch.kron(p["g"], torch.eye(2, dtype=torch.float64))
-    torch.testing.assert_close(found["joined"], joined @ state["joined"] @ lanes.mT)
+    torch.testing.assert_close(image["joined"], mixed @ state["joined"] @ lanes.mT)
     deepest = p["j"].reshape(3, 2, 3, 3)
     deep = torch.einsum("ab,aij,aikl,bxjl->axik", p["h"], inner, deepest, state["deep"].reshape(3, 2, 2, 3))
-    torch.testing.assert_close(found["deep"], deep.flatten())
-    assert torch.equal(found["alone"], state["alone"])
+    torch.testing.assert_close(image["deep"], deep.flatten())
+    assert torch.equal(image["alone"], state["alone"])
 
 
 def test_its_derivative_in_matrices_and_state_is_right() -> None:
@@ -126,7 +126,7 @@ def test_its_derivative_in_matrices_and_state_is_right() -> None:
 def test_dtypes_are_kept_and_integers_carried_along() -> None:
     sym, _ = case("written")
     state = {"same": torch.randn(6, 2).half(), "across": torch.arange(12).reshape(2, 2, 3), "unknown": torch.ones(3)}
-    found = relaxed.act(sym, stochastic(sym, 6), state)
-    assert [x.dtype for x in found.values()] == [torch.float16, torch.int64, torch.float32]
-    assert torch.equal(found["across"], state["across"])
-    assert torch.equal(found["unknown"], state["unknown"])
+    image = relaxed.act(sym, stochastic(sym, 6), state)
+    assert [x.dtype for x in image.values()] == [torch.float16, torch.int64, torch.float32]
+    assert torch.equal(image["across"], state["across"])
+    assert torch.equal(image["unknown"], state["unknown"])

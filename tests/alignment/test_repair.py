@@ -55,59 +55,59 @@ def test_recomputed_norms_are_those_of_a_pass_in_training_mode() -> None:
         model(5 + split.inputs)  # other statistics before
     state = states.of(model)
     before = {name: x.clone() for name, x in state.items()}
-    found = recompute_norms(model, state, split)
-    assert states.allclose(found, plain(model, [split.inputs]), 1e-4, 1e-5)
-    assert not states.allclose(found, state, 1e-2, 1e-2)
+    repaired = recompute_norms(model, state, split)
+    assert states.allclose(repaired, plain(model, [split.inputs]), 1e-4, 1e-5)
+    assert not states.allclose(repaired, state, 1e-2, 1e-2)
     assert model.training and same(states.of(model), before) and same(state, before)
 
 
 def test_several_batches_are_averaged() -> None:
     model, split = net("resnet20:width=0.25"), images(24)
-    found = recompute_norms(model, states.of(model), split, batch_size=7)
-    counts = {int(x) for name, x in found.items() if name.endswith("num_batches_tracked")}
+    repaired = recompute_norms(model, states.of(model), split, batch_size=7)
+    counts = {int(x) for name, x in repaired.items() if name.endswith("num_batches_tracked")}
     assert counts == {4}
     # What enters the first norm does not depend on the batch, and four batches of six count alike.
     one = plain(model, [split.inputs])
-    torch.testing.assert_close(found["stem_norm.running_mean"], one["stem_norm.running_mean"])
-    assert not torch.equal(found["stem_norm.running_var"], one["stem_norm.running_var"])
+    torch.testing.assert_close(repaired["stem_norm.running_mean"], one["stem_norm.running_mean"])
+    assert not torch.equal(repaired["stem_norm.running_var"], one["stem_norm.running_var"])
     # Batches do not follow the order of the data, which may be sorted.
     in_order = plain(model, list(split.inputs.split(6)))
-    assert not torch.allclose(found["stem_norm.running_var"], in_order["stem_norm.running_var"], rtol=1e-6)
+    assert not torch.allclose(repaired["stem_norm.running_var"], in_order["stem_norm.running_var"], rtol=1e-6)
 
 
 def test_no_batch_is_a_single_example() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
     data = (torch.randn(9, 3), torch.zeros(9))
-    found = recompute_norms(model, states.of(model), data, batch_size=8)
-    assert int(found["1.num_batches_tracked"]) == 2
+    repaired = recompute_norms(model, states.of(model), data, batch_size=8)
+    assert int(repaired["1.num_batches_tracked"]) == 2
 
 
 def test_other_modules_are_in_evaluation_mode() -> None:
     model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm1d(3))
     data = (torch.randn(50, 3), torch.zeros(50))
-    found = recompute_norms(model, states.of(model), data)
-    torch.testing.assert_close(found["1.running_mean"], data[0].mean(0))
-    torch.testing.assert_close(found["1.running_var"], data[0].var(0))
+    repaired = recompute_norms(model, states.of(model), data)
+    torch.testing.assert_close(repaired["1.running_mean"], data[0].mean(0))
+    torch.testing.assert_close(repaired["1.running_var"], data[0].var(0))
 
 
 def test_instance_norms_are_averaged_too() -> None:
     model = nn.InstanceNorm1d(3, track_running_stats=True)
     data = (torch.randn(12, 3, 7), torch.zeros(12))
-    found = recompute_norms(model, states.of(model), data, batch_size=3)
-    torch.testing.assert_close(found["running_mean"], data[0].mean((0, 2)))
-    torch.testing.assert_close(found["running_var"], data[0].var(2).mean(0))
+    repaired = recompute_norms(model, states.of(model), data, batch_size=3)
+    torch.testing.assert_close(repaired["running_mean"], data[0].mean((0, 2)))
+    torch.testing.assert_close(repaired["running_var"], data[0].var(2).mean(0))
 
 
 def test_a_norm_that_is_called_twice_averages_both() -> None:
     norm = nn.BatchNorm1d(3)
     model = nn.Sequential(nn.Linear(3, 3), norm, nn.Linear(3, 3), norm)
     data = (torch.randn(10, 3), torch.zeros(10))
-    found = recompute_norms(model, states.of(model), data)
+    repaired = recompute_norms(model, states.of(model), data)
     first = model[0](data[0])
     second = model[2]((first - first.mean(0)) / first.var(0, correction=0).sqrt())
-    torch.testing.assert_close(found["1.running_mean"], (first.mean(0) + second.mean(0)) / 2, rtol=1e-3, atol=1e-4)
-    assert torch.equal(found["1.running_mean"], found["3.running_mean"])
-    assert int(found["3.num_batches_tracked"]) == 2
+    torch.testing.assert_close(repaired["1.running_mean"], (first.mean(0) + second.mean(0)) / 2, rtol=1e-3, atol=1e-4)
+    assert torch.equal(repaired["1.running_mean"], repaired["3.running_mean"])
+    assert int(repaired["3.num_batches_tracked"]) == 2
 
 
 def test_a_permuted_network_has_permuted_statistics() -> None:
@@ -115,15 +115,15 @@ def test_a_permuted_network_has_permuted_statistics() -> None:
     state = states.of(model)
     sym = symmetry("resnet20:width=0.25")
     g = sym.random(torch.Generator().manual_seed(0))
-    moved = recompute_norms(model, sym.act(g, state), split)
-    assert states.allclose(moved, sym.act(g, recompute_norms(model, state, split)), 1e-4, 1e-5)
+    repaired = recompute_norms(model, sym.act(g, state), split)
+    assert states.allclose(repaired, sym.act(g, recompute_norms(model, state, split)), 1e-4, 1e-5)
 
 
 def test_without_running_statistics_the_state_is_copied() -> None:
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4, track_running_stats=False))
     state = states.of(model)
-    found = recompute_norms(model, state, (torch.randn(4, 3), torch.zeros(4)))
-    assert same(found, state) and all(found[name].data_ptr() != x.data_ptr() for name, x in state.items())
+    repaired = recompute_norms(model, state, (torch.randn(4, 3), torch.zeros(4)))
+    assert same(repaired, state) and all(repaired[name].data_ptr() != x.data_ptr() for name, x in state.items())
 
 
 # --- REPAIR ------------------------------------------------------------------------------------------------
@@ -131,12 +131,12 @@ def test_without_running_statistics_the_state_is_copied() -> None:
 
 def outputs(model: nn.Module, state: dict[str, Tensor], inputs: Tensor, layers: list[str]) -> dict[str, Tensor]:
     """layer -> [2, units], mean and deviation."""
-    found: dict[str, Tensor] = {}
+    moments: dict[str, Tensor] = {}
 
     def listen(name: str) -> torch.utils.hooks.RemovableHandle:
         def hook(_: nn.Module, __: object, y: Tensor) -> None:
             units = (y if y.dim() == 2 else y.movedim(1, -1)).flatten(0, -2).double()
-            found[name] = torch.stack([units.mean(0), units.std(0, correction=0)])
+            moments[name] = torch.stack([units.mean(0), units.std(0, correction=0)])
 
         return model.get_submodule(name).register_forward_hook(hook)
 
@@ -145,7 +145,7 @@ def outputs(model: nn.Module, state: dict[str, Tensor], inputs: Tensor, layers: 
         states.call(model, state, inputs)
     for handle in handles:
         handle.remove()
-    return found
+    return moments
 
 
 @functools.cache
@@ -171,9 +171,9 @@ def test_repaired_units_have_the_average_statistics_of_the_ends(spec: str, weigh
     assert same(merged, before)
     head = "layers.2" if spec.startswith("mlp") else "head"
     layers = [name for name, m in model.named_modules() if isinstance(m, nn.Linear | nn.Conv2d) and name != head]
-    first, second, found = (outputs(model, s, split.inputs, layers) for s in (a, b, repaired))
+    first, second, merged_outputs = (outputs(model, s, split.inputs, layers) for s in (a, b, repaired))
     for name in layers:
-        torch.testing.assert_close(found[name], (1 - t) * first[name] + t * second[name], rtol=1e-3, atol=1e-4)
+        torch.testing.assert_close(merged_outputs[name], (1 - t) * first[name] + t * second[name], rtol=1e-3, atol=1e-4)
     assert torch.equal(repaired[f"{head}.weight"], merged[f"{head}.weight"])
 
 

@@ -29,22 +29,22 @@ def net() -> tuple[nn.Module, Symmetry, Pair]:
     return model, coset.symmetry(model, (inputs,)), (inputs, torch.zeros(50, dtype=torch.int64))
 
 
-def drawn(model: nn.Module, seed: int) -> dict[str, Tensor]:
+def random_weights(model: nn.Module, seed: int) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     return {n: torch.randn(x.shape, generator=generator).to(x) for n, x in states.of(model).items()}
 
 
 def hooked(model: nn.Module, state: dict[str, Tensor], inputs: Tensor, kind: Kind) -> list[np.ndarray]:
     """[examples, units] at each call of the activation function."""
-    found: list[np.ndarray] = []
+    outputs: list[np.ndarray] = []
 
-    def hook(_: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
-        found.append((given[0] if kind == "pre" else output).detach().numpy().copy())
+    def hook(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        outputs.append((inputs[0] if kind == "pre" else output).detach().numpy().copy())
 
     handle = model.activation.register_forward_hook(hook)
     states.call(model, state, (inputs,))
     handle.remove()
-    return found
+    return outputs
 
 
 def live(x: np.ndarray, y: np.ndarray) -> np.ndarray:
@@ -55,13 +55,13 @@ def live(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["pre", "post"])
 def test_it_is_the_mean_correlation_of_numpy(kind: Kind) -> None:
     model, sym, data = net()
-    a, b = drawn(model, 1), drawn(model, 2)
+    a, b = random_weights(model, 1), random_weights(model, 2)
     a["layers.0.bias"][3] = -100.0  # dead after the ReLU
     b["layers.1.weight"][2] = 0.0  # constant before and after
-    found = signature(a, coset.Dirac(b), sym, model, data, kind, batch_size=13)
-    assert list(found) == ["layers.0", "layers.1"]
+    values = signature(a, coset.Dirac(b), sym, model, data, kind, batch_size=13)
+    assert list(values) == ["layers.0", "layers.1"]
     for value, x, y in zip(
-        found.values(), hooked(model, a, data[0], kind), hooked(model, b, data[0], kind), strict=True
+        values.values(), hooked(model, a, data[0], kind), hooked(model, b, data[0], kind), strict=True
     ):
         alive = live(x, y)
         assert alive.any() and (kind == "pre" or not alive.all())
@@ -71,20 +71,20 @@ def test_it_is_the_mean_correlation_of_numpy(kind: Kind) -> None:
 
 def test_a_network_moved_and_aligned_back_has_the_share_of_its_live_units() -> None:
     model, sym, data = net()
-    a = drawn(model, 3)
+    a = random_weights(model, 3)
     a["layers.0.bias"][4] = -100.0
-    moved = sym.act(sym.random(torch.Generator().manual_seed(0)), a)
-    back = sym.act(coset.align(a, moved, sym, Activations(), model, data).element, moved)
+    shuffled = sym.act(sym.random(torch.Generator().manual_seed(0)), a)
+    back = sym.act(coset.align(a, shuffled, sym, Activations(), model, data).element, shuffled)
     shares = [live(x, x).mean() for x in hooked(model, a, data[0], "post")]
     assert shares[0] < 1
     assert list(signature(a, back, sym, model, data).values()) == pytest.approx(shares)
-    assert max(signature(a, moved, sym, model, data).values()) < 0.9
+    assert max(signature(a, shuffled, sym, model, data).values()) < 0.9
     assert list(signature(a, back, sym, model, data, "pre").values()) == pytest.approx([1, 1])
 
 
 def test_alignment_raises_it() -> None:
     model, sym, data = net()
-    a, b = drawn(model, 4), drawn(model, 5)
+    a, b = random_weights(model, 4), random_weights(model, 5)
     before = signature(a, b, sym, model, data)
     after = signature(a, sym.act(coset.align(a, b, sym, Activations(), model, data).element, b), sym, model, data)
     assert all(after[name] > before[name] for name in before)
@@ -97,19 +97,19 @@ def test_copies_are_compared_with_themselves_and_sets_keep_their_order() -> None
     sym = coset.symmetry(model, (inputs,))
     a, b, data = states.of(model), states.of(other), (inputs, torch.zeros(8, dtype=torch.int64))
     scores = cross_statistics(a, b, sym, model, data)
-    found = signature(a, b, sym, model, data)
-    assert list(found) == [name for name in sym.sets if name in scores]
+    values = signature(a, b, sym, model, data)
+    assert list(values) == [name for name in sym.sets if name in scores]
     deep = [name for name, x in scores.items() if x.dim() == 4]
     assert deep
     for name, x in scores.items():
         copies = [x] if x.dim() == 2 else [x[k, k] for k in range(len(x))]
-        assert found[name] == pytest.approx(float(np.mean([np.diag(copy.numpy()) for copy in copies])), abs=1e-12)
+        assert values[name] == pytest.approx(float(np.mean([np.diag(copy.numpy()) for copy in copies])), abs=1e-12)
     assert signature(a, a, sym, model, data)[deep[0]] == pytest.approx(1.0)
 
 
 def test_refusals() -> None:
     model, sym, data = net()
-    a = drawn(model, 6)
+    a = random_weights(model, 6)
     with pytest.raises(StateError, match="the second solution"):
         signature(a, {"layers.0.weight": a["layers.0.weight"]}, sym, model, data)
     with pytest.raises(CosetError, match="choose post or pre"):

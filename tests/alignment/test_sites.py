@@ -51,19 +51,19 @@ def relu_net() -> Symmetry:
     return coset.symmetry(Net(F.relu, F.relu), (torch.randn(2, 4),))
 
 
-def kinds(sym: Symmetry, found: list[Site]) -> dict[str, Counter[str]]:
+def kinds(sym: Symmetry, every: list[Site]) -> dict[str, Counter[str]]:
     counts: dict[str, Counter[str]] = {}
-    for site in found:
+    for site in every:
         for name in units_on(sym, site.axis):
             counts.setdefault(name, Counter())[site.kind] += 1
     return counts
 
 
 def activations(model: nn.Module, *args: Tensor) -> dict[int, Tensor]:
-    seen: dict[int, Tensor] = {}
+    values: dict[int, Tensor] = {}
     with torch.no_grad():
-        watch(model, states.of(model), args, None, lambda number, _, x: seen.update({number: x.clone()}))
-    return seen
+        watch(model, states.of(model), args, None, lambda number, _, x: values.update({number: x.clone()}))
+    return values
 
 
 FUNCTIONS = {
@@ -96,24 +96,24 @@ def test_every_activation_function_is_seen_before_and_after(name: str, relu_net:
     model = Net(FUNCTIONS[name], FUNCTIONS[name])
     x = torch.randn(16, 4)
     sym = relu_net
-    found = sites(sym, model, states.of(model), (x,))
-    assert kinds(sym, found) == {"a": Counter(pre=1, post=1), "b": Counter(pre=1, post=1)}
-    seen = activations(model, x)
+    every = sites(sym, model, states.of(model), (x,))
+    assert kinds(sym, every) == {"a": Counter(pre=1, post=1), "b": Counter(pre=1, post=1)}
+    tensors = activations(model, x)
     before = model.a(x)
-    values = {site.kind: seen[site.number] for site in found if units_on(sym, site.axis) == {"a"}}
+    values = {site.kind: tensors[site.number] for site in every if units_on(sym, site.axis) == {"a"}}
     torch.testing.assert_close(values["pre"], before)
     torch.testing.assert_close(values["post"], FUNCTIONS[name](before.clone()))
-    assert {site.dim for site in found} == {1}
+    assert {site.dim for site in every} == {1}
 
 
 def test_units_without_an_activation_function_are_seen_at_other_ops() -> None:
     torch.manual_seed(0)
     model = Net(F.relu, lambda x: x)
     x = torch.randn(6, 4)
-    sym, found = look(model, x)
-    assert kinds(sym, found) == {"a": Counter(pre=1, post=1), "b": Counter(other=1)}
+    sym, every = look(model, x)
+    assert kinds(sym, every) == {"a": Counter(pre=1, post=1), "b": Counter(other=1)}
     # Not the transposed weight, whose units move too but which is no activation.
-    (other,) = [site for site in found if site.kind == "other"]
+    (other,) = [site for site in every if site.kind == "other"]
     torch.testing.assert_close(activations(model, x)[other.number], model.b(F.relu(model.a(x))))
 
 
@@ -121,8 +121,8 @@ def test_residual_streams_are_seen_after_every_block() -> None:
     torch.manual_seed(0)
     model = build("resnet20:width=0.25").eval()
     (x,) = example_input(model, 4)
-    sym, found = look(model, x)
-    counts = kinds(sym, found)
+    sym, every = look(model, x)
+    counts = kinds(sym, every)
     assert counts.keys() == sym.sets.keys()
     for name, count in counts.items():
         streams = {"stem": 4, "stages.1.0.conv2": 3, "stages.2.0.conv2": 3}
@@ -130,19 +130,19 @@ def test_residual_streams_are_seen_after_every_block() -> None:
     outputs: list[Tensor] = []
     for module in (m for m in model.modules() if isinstance(m, nn.ReLU)):
         module.register_forward_hook(lambda _, __, y: outputs.append(y))
-    seen = activations(model, x)
-    after = [site for site in found if site.kind == "post"]
+    tensors = activations(model, x)
+    after = [site for site in every if site.kind == "post"]
     assert len(after) == len(outputs) == 19
     for site, y in zip(after, outputs, strict=True):
-        torch.testing.assert_close(seen[site.number], y)
+        torch.testing.assert_close(tensors[site.number], y)
         assert site.dim == 1
 
 
 def test_vision_transformer() -> None:
     torch.manual_seed(0)
     model = build("vit:dim=16,depth=2,heads=2,patch=8")
-    sym, found = look(model, *example_input(model, 4))
-    counts = kinds(sym, found)
+    sym, every = look(model, *example_input(model, 4))
+    counts = kinds(sym, every)
     for block in ("blocks.0", "blocks.1"):
         assert counts[f"{block}.mlp.0"] == Counter(pre=1, post=1)
         assert counts[f"{block}.attention.qkv[1]"] == counts[f"{block}.attention.qkv[2]"] == Counter(other=1)
@@ -164,17 +164,17 @@ def test_heads_are_seen_in_attention_weights() -> None:
             return out
 
     torch.manual_seed(0)
-    sym, found = look(Attention(), torch.randn(2, 5, 12))
-    (heads,) = [known.name for known in sym.sets.values() if known.size == 3]
-    assert {(site.dim, site.kind) for site in found if units_on(sym, site.axis) == {heads}} == {(1, "other")}
+    sym, every = look(Attention(), torch.randn(2, 5, 12))
+    (heads,) = [group.name for group in sym.sets.values() if group.size == 3]
+    assert {(site.dim, site.kind) for site in every if units_on(sym, site.axis) == {heads}} == {(1, "other")}
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_small_sets_of_one_size_are_told_apart(seed: int) -> None:
     torch.manual_seed(seed)
     model = build("mlp:5-2-2-2-2-2-2-3,activation=tanh")
-    sym, found = look(model, torch.randn(2, 5), seed=seed)
-    order = [units_on(sym, site.axis) for site in found if site.kind == "post"]
+    sym, every = look(model, torch.randn(2, 5), seed=seed)
+    order = [units_on(sym, site.axis) for site in every if site.kind == "post"]
     assert order == [{f"layers.{k}"} for k in range(6)]
 
 
@@ -187,8 +187,8 @@ def test_dead_units_confuse_nothing() -> None:
         layer.weight.data[0].abs_()
         layer.bias.data[1:] = -5.0
         layer.bias.data[0] = 0.1
-    sym, found = look(model, torch.rand(8, 5))
-    order = [units_on(sym, site.axis) for site in found if site.kind == "post"]
+    sym, every = look(model, torch.rand(8, 5))
+    order = [units_on(sym, site.axis) for site in every if site.kind == "post"]
     assert order == [{f"layers.{k}"} for k in range(4)]
 
 
@@ -212,16 +212,16 @@ def test_one_live_unit_is_not_taken_for_that_of_another_set(seed: int) -> None:
     for layer in (model.a, model.b):
         layer.bias.data[1:] = -5.0
         layer.bias.data[0] = 5.0
-    sym, found = look(model, torch.rand(8, 4), seed=seed)
-    assert kinds(sym, found)["c"] == Counter(pre=1, post=1)
+    sym, every = look(model, torch.rand(8, 4), seed=seed)
+    assert kinds(sym, every)["c"] == Counter(pre=1, post=1)
 
 
 def test_units_that_are_all_alike_are_not_seen() -> None:
     model = Net(F.relu, F.relu)
     nn.init.zeros_(model.a.weight)
     nn.init.ones_(model.a.bias)
-    sym, found = look(model, torch.randn(6, 4))
-    assert kinds(sym, found).keys() == {"b"}
+    sym, every = look(model, torch.randn(6, 4))
+    assert kinds(sym, every).keys() == {"b"}
 
 
 def test_a_pass_that_changes_is_refused(relu_net: Symmetry) -> None:
@@ -242,9 +242,9 @@ def test_model_and_state_are_left_alone(relu_net: Symmetry) -> None:
     state = states.of(model)
     before = {name: x.clone() for name, x in state.items()}
     x = torch.randn(3, 4)
-    given = x.clone()
+    copy = x.clone()
     assert sites(relu_net, model, state, (x,)) == sites(relu_net, model, state, (x,))
-    assert model.training and torch.equal(x, given) and states.allclose(state, before, 0, 0)
+    assert model.training and torch.equal(x, copy) and states.allclose(state, before, 0, 0)
 
 
 # --- positions ---------------------------------------------------------------------------------------------
@@ -278,9 +278,9 @@ def test_places_turn_scores_of_positions_into_scores_of_units(axis: str) -> None
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(term.size, term.size, generator=generator, dtype=torch.float64)
     element = sym.random(generator)
-    moved = sources(term, element)
+    positions = sources(term, element)
     image = sym.act(element, {"t": torch.arange(term.size)})["t"]
-    assert torch.equal(moved, image)
+    assert torch.equal(positions, image)
     total, fixed = 0.0, set(range(term.size))
     for name in units_on(sym, term):
         at = places(sym, term, name)
@@ -290,7 +290,7 @@ def test_places_turn_scores_of_positions_into_scores_of_units(axis: str) -> None
         by_unit = by_unit if sym.sets[name].over else by_unit[0, 0]
         total += float(moved_scores(element, name, by_unit).diagonal(dim1=-2, dim2=-1).sum())
     total += float(sum(scores[x, x] for x in fixed))
-    assert total == pytest.approx(float(scores[torch.arange(term.size), moved].sum()))
+    assert total == pytest.approx(float(scores[torch.arange(term.size), positions].sum()))
 
 
 def test_products_of_two_free_sets_show_neither() -> None:

@@ -24,11 +24,11 @@ class Tied(nn.Module):
 
 
 def networks() -> tuple[coset.Symmetry, list[dict[str, Tensor]]]:
-    made = []
+    models = []
     for seed in range(2):
         torch.manual_seed(seed)
-        made.append(Tied())
-    return coset.symmetry(made[0], (torch.randint(20, (2, 5)),)), [states.of(model) for model in made]
+        models.append(Tied())
+    return coset.symmetry(models[0], (torch.randint(20, (2, 5)),)), [states.of(model) for model in models]
 
 
 def test_either_name_is_enough() -> None:

@@ -52,23 +52,23 @@ def scale(cost: Array) -> float:
     return float(np.abs(cost).max(initial=0.0)) * max(min(cost.shape), 1)
 
 
-def check(found: Assignment, cost: Array, maximize: bool = True) -> None:
+def check(solution: Assignment, cost: Array, maximize: bool = True) -> None:
     """A matching that is optimal by scipy's account, and by its own duals, looked at from outside."""
     n, m = cost.shape
-    permutation = found.permutation.numpy()
+    permutation = solution.permutation.numpy()
     rounding = 1e-12 * scale(cost)
-    assert found.permutation.dtype == torch.int64 and permutation.shape == (n,)
+    assert solution.permutation.dtype == torch.int64 and permutation.shape == (n,)
     matched = permutation >= 0
     assert matched.sum() == min(n, m) and len(set(permutation[matched])) == min(n, m)
     assert permutation.max(initial=-1) < m and permutation.min(initial=0) >= -1
     entries = cost[matched, permutation[matched]].astype(np.float64)
-    assert abs(found.value - entries.sum()) <= rounding
-    assert abs(found.value - scipy_value(cost, maximize)) <= rounding
-    assert 0 <= found.gap <= rounding
-    u, v = found.duals.rows.numpy(), found.duals.columns.numpy()
+    assert abs(solution.value - entries.sum()) <= rounding
+    assert abs(solution.value - scipy_value(cost, maximize)) <= rounding
+    assert 0 <= solution.gap <= rounding
+    u, v = solution.duals.rows.numpy(), solution.duals.columns.numpy()
     slack = (u[:, None] + v[None] - cost.astype(np.float64)) * (1 if maximize else -1)
     assert slack.min(initial=0.0) >= -rounding, "the duals are not feasible"
-    assert abs(u.sum() + v.sum() - found.value) <= 100 * rounding, "the duals do not prove the value"
+    assert abs(u.sum() + v.sum() - solution.value) <= 100 * rounding, "the duals do not prove the value"
     # A row or column that is left over must not count: its potential may only loosen the bound.
     sign = 1 if maximize else -1
     if n < m:

@@ -91,10 +91,10 @@ def test_a_batch_is_a_loop() -> None:
 
 def test_what_is_given_stays_and_its_dtype_is_kept() -> None:
     matrix = randn(6, 6).float()
-    given = matrix.clone()
+    before = matrix.clone()
     plan = alternate_projections(matrix)
     assert plan.dtype == torch.float32
-    assert torch.equal(matrix, given)
+    assert torch.equal(matrix, before)
     assert torch.allclose(plan.double(), alternate_projections(matrix.double()), atol=1e-6)
 
 

@@ -27,8 +27,8 @@ def shuffle(n: int, seed: int) -> Tensor:
 def densities(n: int, apart: float, samples: int = 10, seed: int = 0) -> Tensor:
     """log q_j(w_i) up to a constant: n Gaussians in four dimensions, and samples from them; [samples, n, n]."""
     means = apart * randn(n, 4, seed=seed)
-    drawn = means + 0.5 * randn(samples, n, 4, seed=seed + 1)
-    return (-2 * (drawn[:, :, None] - means).square()).sum(-1)
+    samples = means + 0.5 * randn(samples, n, 4, seed=seed + 1)
+    return (-2 * (samples[:, :, None] - means).square()).sum(-1)
 
 
 def objective(g: Tensor, logs: Tensor) -> Tensor:
@@ -157,8 +157,8 @@ def test_scaling_and_permuting_rows_and_columns(seed: int, n: int, size: float) 
     value = log_bethe(logs, tolerance=1e-6)
     near = {"atol": 2e-6 * n, "rtol": 0.0}
     assert torch.allclose(log_bethe(logs + rows + columns, tolerance=1e-6), value + rows.sum() + columns.sum(), **near)
-    moved = logs[shuffle(n, seed)][:, shuffle(n, seed + 1)]
-    assert torch.allclose(log_bethe(moved, tolerance=1e-6), value, **near)
+    shuffled = logs[shuffle(n, seed)][:, shuffle(n, seed + 1)]
+    assert torch.allclose(log_bethe(shuffled, tolerance=1e-6), value, **near)
     assert torch.allclose(log_bethe(logs.T, tolerance=1e-6), value, **near)
 
 
@@ -182,15 +182,15 @@ def test_a_second_derivative_is_refused() -> None:
 
 
 def test_only_the_beliefs_are_kept_for_the_gradient() -> None:
-    kept: list[int] = []
+    sizes_saved: list[int] = []
 
     def keep(x: Tensor) -> Tensor:
-        kept.append(x.numel())
+        sizes_saved.append(x.numel())
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         log_bethe(randn(20, 20).requires_grad_())
-    assert kept == [400]
+    assert sizes_saved == [400]
 
 
 @pytest.mark.parametrize("n", [5, 8, 60])
@@ -232,18 +232,18 @@ def test_the_errata_of_gelberg2024() -> None:
     # Mutual information of 8 units and their order: exactly and by Bethe, with the seed that the figures are from.
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        found = {(n, apart): _information(n, apart) for n in (2, 5, 8) for apart in (0.1, 1.0, 3.0)}
-    assert found[8, 0.1] == pytest.approx((0.330, 1.769), abs=1e-3)
-    assert found[8, 1.0] == pytest.approx((10.274, 10.443), abs=1e-3)
-    assert found[8, 3.0] == pytest.approx((10.605, 10.605), abs=1e-3)
+        values = {(n, apart): _information(n, apart) for n in (2, 5, 8) for apart in (0.1, 1.0, 3.0)}
+    assert values[8, 0.1] == pytest.approx((0.330, 1.769), abs=1e-3)
+    assert values[8, 1.0] == pytest.approx((10.274, 10.443), abs=1e-3)
+    assert values[8, 3.0] == pytest.approx((10.605, 10.605), abs=1e-3)
 
 
 def _information(n: int, apart: float) -> tuple[float, float]:
     means = apart * torch.randn(n, 4, dtype=torch.float64)
-    drawn = means + 0.5 * torch.randn(200, n, 4, dtype=torch.float64)
+    samples = means + 0.5 * torch.randn(200, n, 4, dtype=torch.float64)
     for _ in range(4 + 19 + 499):
         torch.randperm(n)
-    logs = (-2 * (drawn[:, :, None] - means).square()).sum(-1)
+    logs = (-2 * (samples[:, :, None] - means).square()).sum(-1)
     same = logs.diagonal(dim1=-2, dim2=-1).sum(-1)
     exact, approximate = log_permanent(logs), log_bethe(logs)
     return tuple(math.lgamma(n + 1) - float((x - same).mean()) for x in (exact, approximate))  # type: ignore[return-value]
@@ -338,10 +338,10 @@ def test_five_rounds_are_nearer_to_the_bethe_beliefs_than_these_to_the_marginals
             logs = densities(n, apart, seed=n).requires_grad_()
             value, beliefs = value_and_beliefs(logs.detach(), 1e-4)
             marginals = torch.autograd.grad(log_permanent(logs).sum(), logs)[0]
-            found = bethe_beliefs(logs)
-            near += float((found - beliefs).abs().sum() / n)
+            quick = bethe_beliefs(logs)
+            near += float((quick - beliefs).abs().sum() / n)
             far += float((beliefs - marginals).abs().sum() / n)
-            off += float((bethe_value(logs, found) - value).detach().abs().mean() / n / 8)
+            off += float((bethe_value(logs, quick) - value).detach().abs().mean() / n / 8)
     assert near < far / 3
     assert off < 0.004
 
@@ -357,9 +357,9 @@ def test_units_far_apart_are_a_permutation_wherever_it_is(far: float, dtype: tor
     logs = -far * (1 + torch.rand(9, 9, generator=torch.Generator().manual_seed(0), dtype=dtype))
     order = shuffle(9, 1)
     logs[torch.arange(9), order] = randn(9).to(dtype)
-    found = bethe_beliefs(torch.stack([logs, logs[:, order]]))
-    assert torch.allclose(found[0], torch.eye(9, dtype=dtype)[order], atol=1e-6)
-    assert torch.allclose(found[1], torch.eye(9, dtype=dtype), atol=1e-6)
+    beliefs = bethe_beliefs(torch.stack([logs, logs[:, order]]))
+    assert torch.allclose(beliefs[0], torch.eye(9, dtype=dtype)[order], atol=1e-6)
+    assert torch.allclose(beliefs[1], torch.eye(9, dtype=dtype), atol=1e-6)
 
 
 def test_rows_that_want_one_column_are_told_apart_by_what_else_they_have() -> None:
@@ -374,20 +374,20 @@ def test_beliefs_are_finite_whatever_the_matrix(seed: int, n: int, share: float,
     forbidden = torch.rand(4, n, n, generator=torch.Generator().manual_seed(seed + 1)) < share
     logs = (spread * randn(4, n, n, seed=seed)).masked_fill(forbidden, -math.inf).float()
     for rounds in (1, 5, 60):
-        found = bethe_beliefs(logs, rounds)
-        assert ((found >= 0) & (found <= 1)).all()
-        assert (found[forbidden] == 0).all()
-        assert bethe_value(logs, found).isfinite().all()
+        beliefs = bethe_beliefs(logs, rounds)
+        assert ((beliefs >= 0) & (beliefs <= 1)).all()
+        assert (beliefs[forbidden] == 0).all()
+        assert bethe_value(logs, beliefs).isfinite().all()
         possible = log_permanent(logs).isfinite() & (spread == 1)
-        assert torch.allclose(found[possible].sum(-1), torch.ones(()))
+        assert torch.allclose(beliefs[possible].sum(-1), torch.ones(()))
 
 
 @laws
 @given(seeds, st.integers(1, 8), st.sampled_from([1.0, 1e2]))
 def test_beliefs_move_with_rows_and_columns_and_ignore_the_scales_of_rows(seed: int, n: int, size: float) -> None:
     logs, rows, columns = randn(n, n, seed=seed), shuffle(n, seed), shuffle(n, seed + 1)
-    moved = bethe_beliefs((logs + size * randn(n, 1, seed=seed + 1))[rows][:, columns])
-    assert torch.allclose(moved, bethe_beliefs(logs)[rows][:, columns], atol=1e-9)
+    shuffled = bethe_beliefs((logs + size * randn(n, 1, seed=seed + 1))[rows][:, columns])
+    assert torch.allclose(shuffled, bethe_beliefs(logs)[rows][:, columns], atol=1e-9)
 
 
 def test_float32_is_enough_for_wide_layers() -> None:
@@ -406,18 +406,18 @@ def test_beliefs_leave_their_input_and_carry_no_gradient() -> None:
     logs[0, 1, 2] = -math.inf
     before = logs.clone()
     logs.requires_grad_()
-    found = bethe_beliefs(logs)
-    assert not found.requires_grad
+    beliefs = bethe_beliefs(logs)
+    assert not beliefs.requires_grad
     assert torch.equal(logs.detach(), before)
-    assert torch.equal(torch.autograd.grad(bethe_value(logs, found).sum(), logs)[0], found)
+    assert torch.equal(torch.autograd.grad(bethe_value(logs, beliefs).sum(), logs)[0], beliefs)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 def test_beliefs_keep_the_dtype(dtype: torch.dtype) -> None:
     logs = randn(6, 6).to(dtype)
-    found = bethe_beliefs(logs)
-    assert found.dtype == dtype
-    assert torch.equal(found, bethe_beliefs(logs.float()).to(dtype))
+    beliefs = bethe_beliefs(logs)
+    assert beliefs.dtype == dtype
+    assert torch.equal(beliefs, bethe_beliefs(logs.float()).to(dtype))
 
 
 @pytest.mark.parametrize("shape", [(0, 0), (3, 0, 0), (0, 4, 4)])

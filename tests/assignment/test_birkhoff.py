@@ -37,25 +37,25 @@ def plans(draw: st.DrawFn, most: int = 8) -> Tensor:
     return mixture(n, draw(st.integers(1, 5)), seed)
 
 
-def rebuilt(found: Birkhoff) -> Tensor:
-    eye = torch.eye(found.permutations.shape[1], dtype=found.weights.dtype)
-    return torch.einsum("k,kij->ij", found.weights, eye[found.permutations])
+def rebuilt(mixture: Birkhoff) -> Tensor:
+    eye = torch.eye(mixture.permutations.shape[1], dtype=mixture.weights.dtype)
+    return torch.einsum("k,kij->ij", mixture.weights, eye[mixture.permutations])
 
 
 @laws
 @given(plans())
 def test_a_full_decomposition_rebuilds_the_matrix(matrix: Tensor) -> None:
     n = len(matrix)
-    given = matrix.clone()
-    found = birkhoff(matrix)
-    assert torch.equal(matrix, given)
-    assert torch.allclose(rebuilt(found), matrix, atol=1e-12)
-    assert found.residual.abs().max() < 1e-12
-    assert found.weights.sum().item() == pytest.approx(1, abs=1e-12)
-    assert 1 <= len(found.weights) <= (n - 1) ** 2 + 1
-    assert (found.weights > 0).all()
-    assert found.permutations.dtype == torch.int64
-    assert torch.equal(found.permutations.sort(-1).values, torch.arange(n).expand_as(found.permutations))
+    before = matrix.clone()
+    mixture = birkhoff(matrix)
+    assert torch.equal(matrix, before)
+    assert torch.allclose(rebuilt(mixture), matrix, atol=1e-12)
+    assert mixture.residual.abs().max() < 1e-12
+    assert mixture.weights.sum().item() == pytest.approx(1, abs=1e-12)
+    assert 1 <= len(mixture.weights) <= (n - 1) ** 2 + 1
+    assert (mixture.weights > 0).all()
+    assert mixture.permutations.dtype == torch.int64
+    assert torch.equal(mixture.permutations.sort(-1).values, torch.arange(n).expand_as(mixture.permutations))
 
 
 @laws
@@ -70,9 +70,9 @@ def test_a_truncated_decomposition_is_the_start_of_the_full_one(matrix: Tensor, 
 @laws
 @given(plans())
 def test_each_term_takes_less_and_leaves_less(matrix: Tensor) -> None:
-    found = birkhoff(matrix)
-    assert (found.weights.diff() <= 0).all()
-    errors = torch.stack([birkhoff(matrix, k).residual.norm() for k in range(min(len(found.weights), 12))])
+    mixture = birkhoff(matrix)
+    assert (mixture.weights.diff() <= 0).all()
+    errors = torch.stack([birkhoff(matrix, k).residual.norm() for k in range(min(len(mixture.weights), 12))])
     assert (errors.diff() < 0).all()
 
 
@@ -86,38 +86,38 @@ def test_the_first_weight_is_the_largest_of_all_permutations(matrix: Tensor) -> 
 
 def test_a_permutation_matrix_is_its_own_decomposition() -> None:
     p = torch.tensor([2, 0, 1, 3])
-    found = birkhoff(torch.eye(4)[p])
-    assert found.weights.tolist() == [1.0]
-    assert found.permutations.tolist() == [p.tolist()]
+    mixture = birkhoff(torch.eye(4)[p])
+    assert mixture.weights.tolist() == [1.0]
+    assert mixture.permutations.tolist() == [p.tolist()]
 
 
 def test_the_uniform_matrix_takes_n_terms() -> None:
-    found = birkhoff(torch.full((8, 8), 1 / 8))
-    assert found.weights.tolist() == [1 / 8] * 8
+    mixture = birkhoff(torch.full((8, 8), 1 / 8))
+    assert mixture.weights.tolist() == [1 / 8] * 8
 
 
 @pytest.mark.parametrize("n", [1, 3, 30])
 def test_float32_is_kept_and_decomposed_to_its_precision(n: int) -> None:
     matrix = sinkhorn(randn(n, n).float(), 0.3).requires_grad_()
-    found = birkhoff(matrix)
-    assert found.weights.dtype == found.residual.dtype == torch.float32
-    assert not found.weights.requires_grad
-    assert found.weights.sum().item() == pytest.approx(1, abs=2e-6)
-    assert found.residual.abs().max() < 2e-6
+    mixture = birkhoff(matrix)
+    assert mixture.weights.dtype == mixture.residual.dtype == torch.float32
+    assert not mixture.weights.requires_grad
+    assert mixture.weights.sum().item() == pytest.approx(1, abs=2e-6)
+    assert mixture.residual.abs().max() < 2e-6
 
 
 def test_the_empty_matrix_is_one_empty_permutation() -> None:
-    found = birkhoff(torch.empty(0, 0))
-    assert found.weights.tolist() == [1.0]
-    assert found.permutations.shape == (1, 0)
-    assert found.residual.shape == (0, 0)
+    mixture = birkhoff(torch.empty(0, 0))
+    assert mixture.weights.tolist() == [1.0]
+    assert mixture.permutations.shape == (1, 0)
+    assert mixture.residual.shape == (0, 0)
 
 
 def test_no_terms_leave_all() -> None:
-    found = birkhoff(torch.eye(3), 0)
-    assert found.weights.shape == (0,)
-    assert found.permutations.shape == (0, 3)
-    assert torch.equal(found.residual, torch.eye(3))
+    mixture = birkhoff(torch.eye(3), 0)
+    assert mixture.weights.shape == (0,)
+    assert mixture.permutations.shape == (0, 3)
+    assert torch.equal(mixture.residual, torch.eye(3))
 
 
 @pytest.mark.parametrize(
@@ -145,5 +145,5 @@ def test_a_negative_number_of_terms_is_refused() -> None:
 
 def test_the_tolerance_is_the_callers() -> None:
     matrix = torch.eye(3) + 1e-4
-    found = birkhoff(matrix, tolerance=1e-3)
-    assert found.weights.sum().item() == pytest.approx(1, abs=1e-3)
+    mixture = birkhoff(matrix, tolerance=1e-3)
+    assert mixture.weights.sum().item() == pytest.approx(1, abs=1e-3)

@@ -40,57 +40,57 @@ def counts(permutations: Tensor) -> list[int]:
 @given(seeds, st.integers(1, 10), st.integers(1, 12))
 def test_draws_are_terms_of_the_decomposition(seed: int, n: int, terms: int) -> None:
     matrix = plan(n, n, seed=seed)
-    drawn = sample_birkhoff(matrix, 20, terms, generator(seed))
-    assert drawn.dtype == torch.int64
-    assert drawn.shape == (20, n)
-    assert torch.equal(drawn.sort(-1).values, torch.arange(n).expand(20, n))
-    assert (matrix[torch.arange(n), drawn] > 0).all()
-    known = birkhoff(matrix, terms).permutations
-    assert (drawn[:, None] == known).all(-1).any(-1).all()
+    permutations = sample_birkhoff(matrix, 20, terms, generator(seed))
+    assert permutations.dtype == torch.int64
+    assert permutations.shape == (20, n)
+    assert torch.equal(permutations.sort(-1).values, torch.arange(n).expand(20, n))
+    assert (matrix[torch.arange(n), permutations] > 0).all()
+    terms_of_all = birkhoff(matrix, terms).permutations
+    assert (permutations[:, None] == terms_of_all).all(-1).any(-1).all()
 
 
 @laws
 @given(seeds, st.integers(2, 10), st.integers(1, 10))
 def test_the_terms_and_the_residual_make_up_the_matrix(seed: int, n: int, terms: int) -> None:
     matrix = plan(n, n, seed=seed)
-    found = birkhoff(matrix, terms)
-    rebuilt = found.residual.clone()
-    for weight, permutation in zip(found.weights, found.permutations, strict=True):
+    mixture = birkhoff(matrix, terms)
+    rebuilt = mixture.residual.clone()
+    for weight, permutation in zip(mixture.weights, mixture.permutations, strict=True):
         for i, j in enumerate(permutation):
             rebuilt[i, j] += weight
     assert torch.allclose(rebuilt, matrix, atol=1e-14)
-    left = 1 - found.weights.sum()
-    assert torch.allclose(found.residual.sum(0), left, atol=1e-11)
-    assert torch.allclose(found.residual.sum(1), left, atol=1e-11)
+    left = 1 - mixture.weights.sum()
+    assert torch.allclose(mixture.residual.sum(0), left, atol=1e-11)
+    assert torch.allclose(mixture.residual.sum(1), left, atol=1e-11)
 
 
 def test_the_frequencies_are_the_weights() -> None:
     weights = torch.tensor([0.05, 0.4, 0.3, 0.2, 0.05], dtype=torch.float64)
-    drawn = sample_birkhoff(shifts(weights), 4000, generator=generator())
-    assert chisquare(counts(drawn), 4000 * weights.numpy()).pvalue > 0.01
+    permutations = sample_birkhoff(shifts(weights), 4000, generator=generator())
+    assert chisquare(counts(permutations), 4000 * weights.numpy()).pvalue > 0.01
 
 
 def test_of_truncated_terms_the_largest_stay_and_are_renormalized() -> None:
-    drawn = sample_birkhoff(shifts(torch.tensor([0.05, 0.4, 0.28, 0.22, 0.05])), 4000, 3, generator(1))
-    first, *kept, last = counts(drawn)
+    permutations = sample_birkhoff(shifts(torch.tensor([0.05, 0.4, 0.28, 0.22, 0.05])), 4000, 3, generator(1))
+    first, *middle, last = counts(permutations)
     assert first == last == 0
-    assert chisquare(kept, [4000 * weight / 0.9 for weight in (0.4, 0.28, 0.22)]).pvalue > 0.01
+    assert chisquare(middle, [4000 * weight / 0.9 for weight in (0.4, 0.28, 0.22)]).pvalue > 0.01
 
 
 def test_the_matrices_of_a_batch_are_drawn_from_independently() -> None:
     weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    drawn = sample_birkhoff(shifts(weights).expand(2, 1, 3, 3), 4000, generator=generator())
-    assert drawn.shape == (4000, 2, 1, 3)
-    first, second = drawn[:, 0, 0, 0], drawn[:, 1, 0, 0]
+    permutations = sample_birkhoff(shifts(weights).expand(2, 1, 3, 3), 4000, generator=generator())
+    assert permutations.shape == (4000, 2, 1, 3)
+    first, second = permutations[:, 0, 0, 0], permutations[:, 1, 0, 0]
     pairs = (3 * first + second).bincount(minlength=9)
     assert chisquare(pairs.numpy(), 4000 * torch.outer(weights, weights).flatten().numpy()).pvalue > 0.01
 
 
 def test_each_matrix_of_a_batch_has_its_own_terms() -> None:
     matrices = torch.stack([torch.eye(4), torch.eye(4).flip(0), torch.full((4, 4), 0.25)])
-    drawn = sample_birkhoff(matrices, 7, generator=generator())
-    assert torch.equal(drawn[:, 0], torch.arange(4).expand(7, 4))
-    assert torch.equal(drawn[:, 1], torch.arange(4).flip(0).expand(7, 4))
+    permutations = sample_birkhoff(matrices, 7, generator=generator())
+    assert torch.equal(permutations[:, 0], torch.arange(4).expand(7, 4))
+    assert torch.equal(permutations[:, 1], torch.arange(4).flip(0).expand(7, 4))
 
 
 def test_the_generator_decides() -> None:

@@ -44,15 +44,15 @@ entries = st.one_of(
 @given(st.data(), small, small, st.booleans())
 def test_brute_force(data: st.DataObject, n: int, m: int, maximize: bool) -> None:
     cost = data.draw(arrays(np.float32, (n, m), elements=entries))
-    found = solve(cost, maximize)
-    check(found, cost, maximize)
+    solution = solve(cost, maximize)
+    check(solution, cost, maximize)
     exact = cost.astype(np.float64) if n <= m else cost.T.astype(np.float64)
     sums = [
         sum(row[j] for row, j in zip(exact, p, strict=True))
         for p in itertools.permutations(range(max(n, m)), min(n, m))
     ]
     best = max(sums) if maximize else min(sums)
-    assert abs(found.value - best) <= 1e-12 * scale(cost)
+    assert abs(solution.value - best) <= 1e-12 * scale(cost)
 
 
 @settings(max_examples=100, deadline=None)
@@ -67,9 +67,9 @@ def test_any_shape(n: int, m: int, family: str, seed: int, maximize: bool) -> No
 def test_convention() -> None:
     # Row 0 is best with column 2, row 1 with column 0, row 2 with column 1.
     cost = torch.tensor([[0.0, 0.0, 5.0], [5.0, 0.0, 0.0], [0.0, 5.0, 0.0]])
-    found = solve(cost)
-    assert found.permutation.tolist() == [2, 0, 1] and found.value == 15 and found.gap == 0
-    permutation, duals, gap, value = found
+    best = solve(cost)
+    assert best.permutation.tolist() == [2, 0, 1] and best.value == 15 and best.gap == 0
+    permutation, duals, gap, value = best
     assert duals.permutation.tolist() == permutation.tolist() and (gap, value) == (0, 15)
 
 
@@ -91,10 +91,10 @@ def test_same_input_same_answer() -> None:
 @pytest.mark.parametrize("shape", [(0, 0), (0, 4), (4, 0)])
 @pytest.mark.parametrize("maximize", [True, False])
 def test_empty(shape: tuple[int, int], maximize: bool) -> None:
-    found = solve(torch.zeros(shape), maximize)
-    assert found.permutation.tolist() == [-1] * shape[0] and found.value == found.gap == 0
-    assert found.duals.columns.shape == (shape[1],)
-    again = solve(torch.zeros(shape), maximize, warm=found.duals)
+    solution = solve(torch.zeros(shape), maximize)
+    assert solution.permutation.tolist() == [-1] * shape[0] and solution.value == solution.gap == 0
+    assert solution.duals.columns.shape == (shape[1],)
+    again = solve(torch.zeros(shape), maximize, warm=solution.duals)
     assert again.value == 0
 
 
@@ -116,11 +116,11 @@ def test_the_gap_is_that_of_the_duals(maximize: bool) -> None:
     gaps = []
     for _ in range(10):
         cost = FAMILIES["low rank"](rng, 100, 100)
-        found = solve(cost, maximize)
-        u, v, p = found.duals.rows.numpy(), found.duals.columns.numpy(), found.permutation.numpy()
-        chosen = cost[np.arange(100), p]
+        solution = solve(cost, maximize)
+        u, v, p = solution.duals.rows.numpy(), solution.duals.columns.numpy(), solution.permutation.numpy()
+        entries = cost[np.arange(100), p]
         # The same operations as in the kernel, so that the same roundings are seen.
-        slack = u - (chosen - v[p])
-        assert found.gap == pytest.approx(np.abs(slack).sum(), rel=1e-9)
-        gaps.append(found.gap)
+        slack = u - (entries - v[p])
+        assert solution.gap == pytest.approx(np.abs(slack).sum(), rel=1e-9)
+        gaps.append(solution.gap)
     assert max(gaps) > 0

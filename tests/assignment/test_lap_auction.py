@@ -16,9 +16,9 @@ from coset.assignment.lap import start_from
 def test_prices_bound_the_value_closely(family: str, maximize: bool) -> None:
     cost = torch.from_numpy(FAMILIES[family](np.random.default_rng(0), 120, 120).astype(np.float32))
     v = auction.prices(cost, maximize)
-    found = solve(cost, maximize)
+    best = solve(cost, maximize)
     u = (cost - v).amax(dim=1) if maximize else (cost - v).amin(dim=1)
-    excess = float(u.sum() + v.sum() - found.value) * (1 if maximize else -1)
+    excess = float(u.sum() + v.sum() - best.value) * (1 if maximize else -1)
     assert 0 <= excess <= 0.02 * 120 * float(cost.std())
     check(solve(cost, maximize, warm=start_from(v)), cost.numpy(), maximize)
 
@@ -42,6 +42,6 @@ def test_the_exact_solver_starts_from_them(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize("n", [100, auction.LARGE])
 def test_cuda(n: int) -> None:
     cost = torch.randn(n, n, device="cuda")
-    found = solve(cost)
-    assert found.permutation.device.type == "cuda" and found.duals.columns.device.type == "cpu"
-    assert found.value == pytest.approx(solve(cost.cpu()).value, rel=1e-12)
+    best = solve(cost)
+    assert best.permutation.device.type == "cuda" and best.duals.columns.device.type == "cpu"
+    assert best.value == pytest.approx(solve(cost.cpu()).value, rel=1e-12)

@@ -65,9 +65,9 @@ def test_other_containers() -> None:
 def test_layouts(view: Any, maximize: bool) -> None:
     cost = view(COST)
     before = cost.clone()
-    found = solve(cost, maximize)
-    check(found, cost.numpy().copy(), maximize)
-    check(solve(cost, maximize, warm=found.duals), cost.numpy().copy(), maximize)
+    best = solve(cost, maximize)
+    check(best, cost.numpy().copy(), maximize)
+    check(solve(cost, maximize, warm=best.duals), cost.numpy().copy(), maximize)
     assert torch.equal(cost, before), "the cost was written to"
     check(solve(COST.numpy()[::-1]), COST.numpy()[::-1].copy())
 
@@ -79,9 +79,9 @@ def test_rows_are_read_in_place() -> None:
 
 def test_gradients_do_not_flow() -> None:
     cost = COST.clone().requires_grad_()
-    found = solve(cost)
-    check(found, COST.numpy())
-    assert not found.permutation.requires_grad and not found.duals.columns.requires_grad
+    best = solve(cost)
+    check(best, COST.numpy())
+    assert not best.permutation.requires_grad and not best.duals.columns.requires_grad
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -114,10 +114,10 @@ def test_forbidden_pairs(maximize: bool, shape: tuple[int, int]) -> None:
     rng = np.random.default_rng(1)
     cost = rng.standard_normal(shape).astype(np.float32)
     cost[rng.random(shape) < 0.8] = -np.inf if maximize else np.inf
-    found = solve(cost, maximize)
-    matched = found.permutation.numpy() >= 0
-    assert np.isfinite(cost[matched, found.permutation.numpy()[matched]]).all()
-    assert abs(found.value - scipy_value(cost, maximize)) <= 1e-9 and 0 <= found.gap <= 1e-6
+    best = solve(cost, maximize)
+    matched = best.permutation.numpy() >= 0
+    assert np.isfinite(cost[matched, best.permutation.numpy()[matched]]).all()
+    assert abs(best.value - scipy_value(cost, maximize)) <= 1e-9 and 0 <= best.gap <= 1e-6
 
 
 def test_only_one_matching_is_allowed() -> None:

@@ -46,9 +46,9 @@ def test_all_kernels_are_exact(name: str, family: str, monkeypatch: pytest.Monke
     for n, m in SHAPES:
         for dtype in (np.float32, np.float64):
             cost = FAMILIES[family](rng, n, m).astype(dtype)
-            found = solve(cost)
-            check(found, cost)
-            check(solve(cost, False, warm=found.duals), cost, False)
+            best = solve(cost)
+            check(best, cost)
+            check(solve(cost, False, warm=best.duals), cost, False)
 
 
 @pytest.mark.parametrize("name", ["avx2", "avx512"])
@@ -65,9 +65,9 @@ def test_variants_agree_to_the_bit(name: str, monkeypatch: pytest.MonkeyPatch) -
 
 def test_scipy_gives_the_same_permutation_where_it_is_unique(monkeypatch: pytest.MonkeyPatch) -> None:
     cost = np.random.default_rng(2).standard_normal((120, 120))
-    found = solve(cost).permutation
+    best = solve(cost).permutation
     monkeypatch.setenv("COSET_KERNEL", "scipy")
-    assert torch.equal(solve(cost).permutation, found)
+    assert torch.equal(solve(cost).permutation, best)
 
 
 def test_scipy_refuses_and_forbids_alike(monkeypatch: pytest.MonkeyPatch) -> None:

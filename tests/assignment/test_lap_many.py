@@ -16,16 +16,16 @@ from coset.core.errors import AssignmentError
 @pytest.mark.parametrize("threads", [None, 1, 3])
 def test_batch_is_a_loop(shape: tuple[int, int, int], maximize: bool, threads: int | None) -> None:
     costs = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found = solve_many(costs, maximize, threads=threads)
-    assert found.permutation.shape == shape[:2] and found.gap.shape == found.value.shape == shape[:1]
-    warm = solve_many(costs, maximize, warm=found.duals, threads=threads)
+    cold = solve_many(costs, maximize, threads=threads)
+    assert cold.permutation.shape == shape[:2] and cold.gap.shape == cold.value.shape == shape[:1]
+    warm = solve_many(costs, maximize, warm=cold.duals, threads=threads)
     for k, cost in enumerate(costs):
         alone = solve(cost, maximize)
-        for batch in (found, warm):
+        for batch in (cold, warm):
             assert torch.equal(batch.permutation[k], alone.permutation)
             assert torch.isclose(batch.value[k], torch.tensor(alone.value, dtype=torch.float64), rtol=1e-12)
-        assert torch.equal(found.duals.columns[k], alone.duals.columns)
-        assert torch.equal(found.duals.rows[k], alone.duals.rows)
+        assert torch.equal(cold.duals.columns[k], alone.duals.columns)
+        assert torch.equal(cold.duals.rows[k], alone.duals.rows)
 
 
 def test_views_of_batches() -> None:
@@ -37,9 +37,9 @@ def test_views_of_batches() -> None:
         costs[:, 1, ::2],
         costs[0, :1].expand(6, 5, 9),
     ):
-        found = solve_many(view)
+        batch = solve_many(view)
         for k, cost in enumerate(view):
-            assert torch.equal(found.permutation[k], solve(cost).permutation)
+            assert torch.equal(batch.permutation[k], solve(cost).permutation)
 
 
 def test_a_list_of_shapes_and_dtypes() -> None:
@@ -47,11 +47,11 @@ def test_a_list_of_shapes_and_dtypes() -> None:
     costs = [
         rng.standard_normal((n, m)).astype(t) for n, m, t in ((3, 3, "f4"), (5, 2, "f8"), (40, 50, "f4"), (0, 2, "f4"))
     ]
-    found = solve_many([torch.from_numpy(cost) for cost in costs], threads=2)
-    for cost, one in zip(costs, found, strict=True):
+    every = solve_many([torch.from_numpy(cost) for cost in costs], threads=2)
+    for cost, one in zip(costs, every, strict=True):
         check(one, cost)
-    warm = solve_many(costs, warm=[one.duals for one in found])
-    partly = solve_many(costs, warm=[found[0].duals, None, None, None])
+    warm = solve_many(costs, warm=[one.duals for one in every])
+    partly = solve_many(costs, warm=[every[0].duals, None, None, None])
     for cost, one, two in zip(costs, warm, partly, strict=True):
         check(one, cost)
         check(two, cost)
@@ -60,11 +60,11 @@ def test_a_list_of_shapes_and_dtypes() -> None:
 
 def test_thousands_of_small_problems() -> None:
     costs = np.random.default_rng(1).integers(0, 5, (3000, 10, 10))
-    found = solve_many(costs)
-    assert isinstance(found, Assignments) and float(found.gap.max()) == 0
-    assert (np.sort(found.permutation.numpy()) == np.arange(10)).all()
-    chosen = np.take_along_axis(costs, found.permutation.numpy()[:, :, None], axis=2)
-    assert (chosen.sum(axis=(1, 2)) == found.value.numpy()).all()
+    batch = solve_many(costs)
+    assert isinstance(batch, Assignments) and float(batch.gap.max()) == 0
+    assert (np.sort(batch.permutation.numpy()) == np.arange(10)).all()
+    entries = np.take_along_axis(costs, batch.permutation.numpy()[:, :, None], axis=2)
+    assert (entries.sum(axis=(1, 2)) == batch.value.numpy()).all()
 
 
 def test_errors_name_the_problem() -> None:
@@ -79,9 +79,9 @@ def test_errors_name_the_problem() -> None:
 def test_forbidden_pairs_in_some() -> None:
     costs = torch.randn(5, 8, 8)
     costs[3, :4, :4] = -float("inf")
-    found = solve_many(costs)
+    batch = solve_many(costs)
     for k, cost in enumerate(costs):
-        assert torch.isclose(found.value[k], torch.tensor(solve(cost).value, dtype=torch.float64))
+        assert torch.isclose(batch.value[k], torch.tensor(solve(cost).value, dtype=torch.float64))
     costs[3, :5, :4] = -float("inf")
     with pytest.raises(AssignmentError, match="no complete matching"):
         solve_many(costs)

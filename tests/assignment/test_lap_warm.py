@@ -21,11 +21,11 @@ def test_again_and_after_a_change(family: str, maximize: bool) -> None:
     rng = np.random.default_rng(0)
     for n, m in SHAPES:
         cost = FAMILIES[family](rng, n, m)
-        found = solve(cost, maximize)
-        again = solve(cost, maximize, warm=found.duals)
+        first = solve(cost, maximize)
+        again = solve(cost, maximize, warm=first.duals)
         check(again, cost, maximize)
         changed = cost + 0.1 * np.abs(cost).max() * rng.standard_normal((n, m))
-        warm = solve(changed, maximize, warm=found.duals)
+        warm = solve(changed, maximize, warm=first.duals)
         check(warm, changed, maximize)
         assert math.isclose(
             warm.value, solve(changed, maximize).value, rel_tol=1e-9, abs_tol=1e-12 * np.abs(cost).max()
@@ -75,9 +75,9 @@ def test_duals_of_an_unrelated_problem(n: int, m: int, family: str, seed: int, m
 def test_the_duals_given_are_not_changed() -> None:
     cost = torch.randn(30, 30)
     duals = solve(cost).duals
-    kept = [x.clone() for x in (duals.rows, duals.columns, duals.permutation)]
+    before = [x.clone() for x in (duals.rows, duals.columns, duals.permutation)]
     solve(torch.randn(30, 30), warm=duals)
-    assert all(torch.equal(x, y) for x, y in zip(kept, (duals.rows, duals.columns, duals.permutation), strict=True))
+    assert all(torch.equal(x, y) for x, y in zip(before, (duals.rows, duals.columns, duals.permutation), strict=True))
 
 
 def test_a_layout_may_change_between_solves() -> None:

@@ -138,10 +138,10 @@ def test_scaled_entries_are_at_most_one_and_a_permutation_of_them_is_one(
 @given(seeds, sizes, spreads, shares)
 def test_leveled_rows_and_columns_have_a_largest_entry_of_one(seed: int, n: int, spread: float, share: float) -> None:
     logs = with_zeros(n, spread, share, seed)
-    found = level(logs)
-    assert torch.equal(found.isneginf(), logs.isneginf())
+    scaled = level(logs)
+    assert torch.equal(scaled.isneginf(), logs.isneginf())
     for dim in (0, 1):
-        top = found.amax(dim)
+        top = scaled.amax(dim)
         assert ((top == 0) | logs.isneginf().all(dim)).all()
 
 

@@ -28,7 +28,7 @@ def by_quadratic_program(matrix: Tensor) -> Tensor:
     target = matrix.numpy().ravel()
     n = len(matrix)
     sums = np.concatenate([np.kron(np.eye(n), np.ones((1, n))), np.kron(np.ones((1, n)), np.eye(n))])[:-1]
-    found = minimize(
+    solution = minimize(
         lambda x: ((x - target) ** 2).sum() / 2,
         np.full(n * n, 1 / n),
         jac=lambda x: x - target,
@@ -37,7 +37,7 @@ def by_quadratic_program(matrix: Tensor) -> Tensor:
         method="SLSQP",
         options={"ftol": 1e-14, "maxiter": 1000},
     )
-    return torch.from_numpy(found.x.reshape(n, n))
+    return torch.from_numpy(solution.x.reshape(n, n))
 
 
 def excess(matrix: Tensor, plan: Tensor) -> float:
@@ -99,8 +99,8 @@ def test_few_rounds_suffice_for_skewed_matrices_of_any_size(scale: float) -> Non
 @given(seeds, st.integers(1, 10), scales)
 def test_a_newton_step_decreases_the_dual_from_anywhere(seed: int, n: int, scale: float) -> None:
     matrix = _onto_simplex(scale * randn(n, n, seed=seed), -2)
-    moved = _newton(matrix)
-    change = (moved.relu().square() - matrix.relu().square()).sum() / 2 - (moved - matrix).sum() / n
+    shifted = _newton(matrix)
+    change = (shifted.relu().square() - matrix.relu().square()).sum() / 2 - (shifted - matrix).sum() / n
     assert change <= 1e-8
 
 

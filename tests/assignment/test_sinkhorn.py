@@ -60,8 +60,8 @@ def test_it_solves_the_optimality_conditions(seed: int, n: int, tau: float) -> N
 @given(seeds, sizes, temperatures)
 def test_permuting_scores_permutes_the_plan(seed: int, n: int, tau: float) -> None:
     scores, p, q = randn(n, n, seed=seed), shuffle(n, seed), shuffle(n, seed + 1)
-    plan, moved = sinkhorn(scores, tau, tolerance=1e-12), sinkhorn(scores[p][:, q], tau, tolerance=1e-12)
-    assert torch.allclose(moved, plan[p][:, q], atol=1e-9)
+    plan, shuffled = sinkhorn(scores, tau, tolerance=1e-12), sinkhorn(scores[p][:, q], tau, tolerance=1e-12)
+    assert torch.allclose(shuffled, plan[p][:, q], atol=1e-9)
     assert torch.allclose(sinkhorn(scores.T, tau, tolerance=1e-12), plan.T, atol=1e-9)
 
 
@@ -108,8 +108,8 @@ def test_few_rounds_suffice_at_any_temperature(kind: str, tau: float) -> None:
 def test_a_newton_step_decreases_the_dual_from_anywhere(seed: int, n: int, size: float) -> None:
     logs = size * randn(n, n, seed=seed)
     logs = logs - logs.logsumexp(0)
-    moved = _newton(logs)
-    assert (moved.exp() - logs.exp()).sum() - (moved - logs).sum() / n <= 1e-12
+    shifted = _newton(logs)
+    assert (shifted.exp() - logs.exp()).sum() - (shifted - logs).sum() / n <= 1e-12
 
 
 @pytest.mark.parametrize("tau", [1.0, 0.2])
@@ -159,15 +159,15 @@ def test_near_a_permutation_the_gradient_is_finite_and_keeps_the_marginals(tau: 
 
 
 def test_only_one_matrix_is_kept_for_the_gradient() -> None:
-    kept: list[int] = []
+    sizes_saved: list[int] = []
 
     def keep(x: Tensor) -> Tensor:
-        kept.append(x.numel())
+        sizes_saved.append(x.numel())
         return x
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
         sinkhorn(randn(20, 20).requires_grad_(), 0.01)
-    assert sum(kept) <= 2 * 20 * 20
+    assert sum(sizes_saved) <= 2 * 20 * 20
 
 
 def test_a_second_derivative_is_refused() -> None:

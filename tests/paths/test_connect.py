@@ -12,7 +12,7 @@ from coset.alignment import relaxed
 from coset.core.errors import CosetError
 from coset.data import Split
 from coset.paths.connect import Connect, Connecting, Ends, ends_of
-from coset.paths.pam import TIMES, Objective, Relaxing
+from coset.paths.pam import TIMES, PathObjective, Relaxing
 from coset.solutions.likelihood import likelihood_of
 from coset.training.loop import Problem
 from coset.training.randomness import Randomness
@@ -141,7 +141,9 @@ def test_the_noise_of_a_regression_goes_from_one_end_to_the_other() -> None:
     w = 0.75 * flat(state(0)) + 0.25 * flat(state(1))
     q = torch.distributions.Normal(logits(w, split.inputs), 0.3)
     assert float(loss.detach()) == pytest.approx(-float(q.log_prob(split.targets).sum(1).mean()), rel=1e-9)
-    found = Objective(Connect(weight_decay=0), ends.network, split, ends.noise)(ends.mean, {}, torch.zeros(1, 1, 51))
+    found = PathObjective(Connect(weight_decay=0), ends.network, split, ends.noise)(
+        ends.mean, {}, torch.zeros(1, 1, 51)
+    )
     expected = 0.0
     for k in range(TIMES):
         t = (k + 0.5) / TIMES
@@ -194,7 +196,7 @@ def test_the_objective_is_the_mean_of_the_loss_along_the_curve() -> None:
     ends = ends_of(Dirac(state(0)), Dirac(state(1)), net(), CPU)
     settings = Connect(weight_decay=0.01)
     deviation = 0.2 * torch.randn(1, 1, 51, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    found = Objective(settings, ends.network, split, None)(ends.mean, ends.buffers, deviation)
+    found = PathObjective(settings, ends.network, split, None)(ends.mean, ends.buffers, deviation)
     curve = ends.curve("bezier", deviation[0], None)
     expected = 0.0
     for k in range(TIMES):
@@ -207,7 +209,7 @@ def test_the_objective_uses_the_statistics_of_the_batch_and_changes_nothing() ->
     split = Split(clusters().inputs.float(), clusters().targets)
     model = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.5), nn.Linear(6, 3))
     ends = ends_of(Dirac(dict(model.state_dict())), Dirac(dict(model.state_dict())), model, CPU)
-    objective = Objective(Connect(weight_decay=0), ends.network, split, None)
+    objective = PathObjective(Connect(weight_decay=0), ends.network, split, None)
     before = {name: x.clone() for name, x in ends.network.model.named_buffers()}
     found = [objective(ends.mean, ends.buffers, ends.mean.new_zeros(1, 1, ends.mean.shape[1])) for _ in range(2)]
     h = model[0](split.inputs)

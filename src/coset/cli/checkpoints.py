@@ -47,9 +47,9 @@ def check_fits(
     refuse_names(sym.missing(checkpoint), [], str(path))
     for name in tensor_names(checkpoint, sym):
         expected = tuple(axis.size for axis in sym.axes[name])
-        found = tuple(checkpoint.shape(name) if isinstance(checkpoint, LazyState) else checkpoint[name].shape)
-        if found != expected:
-            raise StateError(f"Tensor '{name}' in {path} has shape {found} where {expected} is expected.")
+        shape = tuple(checkpoint.shape(name) if isinstance(checkpoint, LazyState) else checkpoint[name].shape)
+        if shape != expected:
+            raise StateError(f"Tensor '{name}' in {path} has shape {shape} where {expected} is expected.")
     unknown = [name for name in checkpoint if name not in sym.axes]
     if unknown:
         shown = ", ".join(f"'{name}'" for name in unknown[:_LISTED])

@@ -78,7 +78,7 @@ JUDGED = 1024  # examples at most
 BATCH = 512
 
 
-class Objective:
+class PathObjective:
     """Q = mean over times and examples of -log p(y | x, w(t)) + weight_decay / 2 |w(t)|^2 (tatro2020 Eq. 5).
 
     As in training, norms with running statistics use those of the batch; there is no dropout. An attack starts from
@@ -239,7 +239,7 @@ def alternate(
         raise CosetError(f"{type(model).__name__} has no permutations, so PAM has nothing to choose from.")
     element = sym.identity()
     ends = ends_of(first, second, model, work.device, thawed=True)
-    objective = Objective(settings, ends.network, work.split, ends.noise)
+    objective = PathObjective(settings, ends.network, work.split, ends.noise)
     deviation = torch.zeros(1, settings.bends, ends.mean.shape[1], dtype=ends.mean.dtype, device=work.device)
     found = [objective(ends.mean, ends.buffers, deviation)]
     for k in range(pam.iterations):
@@ -255,7 +255,14 @@ def alternate(
 
 
 def _permutation(
-    settings: Connect, pam: PAM, ends: Ends, sym: Symmetry, deviation: Tensor, objective: Objective, work: Work, k: int
+    settings: Connect,
+    pam: PAM,
+    ends: Ends,
+    sym: Symmetry,
+    deviation: Tensor,
+    objective: PathObjective,
+    work: Work,
+    k: int,
 ) -> Element:
     """The best of the candidates that the relaxed problem suggests (tatro2020 Eq. 51)."""
     part = f"permutation-{k + 1}"
@@ -284,7 +291,7 @@ def _permutation(
 
 
 def _curve(
-    settings: Connect, pam: PAM, ends: Ends, deviation: Tensor, objective: Objective, work: Work, k: int
+    settings: Connect, pam: PAM, ends: Ends, deviation: Tensor, objective: PathObjective, work: Work, k: int
 ) -> Tensor:
     """The deviations after another course of learning, or as they were if that did not help."""
     steps = replace(settings, rate=settings.largest_rate * ANNEALED**k)
