@@ -86,8 +86,8 @@ def namespace() -> dict[str, Any]:
     return {"coset": coset, "torch": torch, "posterior": posterior, "population": population, **names}
 
 
-@pytest.mark.parametrize(("thing", "is_whole"), documented())
-def test_every_argument_is_explained(thing: Any, is_whole: bool) -> None:
+@pytest.mark.parametrize("thing", [pytest.param(one.values[0], id=one.id) for one in documented()])
+def test_every_argument_is_explained(thing: Any) -> None:
     summary = (inspect.getdoc(thing) or "").split("\n\n")[0]
     assert summary, "has no docstring"
     text = sections(thing).get("Args", "")
@@ -98,7 +98,7 @@ def test_every_argument_is_explained(thing: Any, is_whole: bool) -> None:
     assert not unknown, f"Args: names {', '.join(unknown)}, which it does not take"
 
 
-@pytest.mark.parametrize("thing", [one.values[0] for one in documented() if one.values[1]], ids=str)
+@pytest.mark.parametrize("thing", [pytest.param(one.values[0], id=one.id) for one in documented() if one.values[1]])
 def test_examples_run(thing: Any, namespace: dict[str, Any], tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     if inspect.isclass(thing) and issubclass(thing, Exception):
         return
