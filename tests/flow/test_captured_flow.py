@@ -46,19 +46,19 @@ def test_the_same_flow_as_step_by_step(
     generator = torch.Generator().manual_seed(1)
     split = Split(torch.randn(64, 3, generator=generator), torch.randint(2, (64,), generator=generator))
 
-    def found() -> dict[str, Tensor]:
+    def outcome() -> dict[str, Tensor]:
         architecture = Architecture(width=32, depth=2, heads=2)
         flow = Flow(sym, geometry, coupling, architecture=architecture)  # type: ignore[arg-type]
-        given = {"model": zoo.build(spec), "data": split} if case == "outputs" else {}
-        flow.fit(trained(model), settings, device="cuda", **given)  # type: ignore[arg-type]
+        options = {"model": zoo.build(spec), "data": split} if case == "outputs" else {}
+        flow.fit(trained(model), settings, device="cuda", **options)  # type: ignore[arg-type]
         return flow.sample(8, 8, noise=0.1, generator=torch.Generator("cuda").manual_seed(0)).states
 
     with caplog.at_level("INFO", logger=capture.__name__):
-        fast = found()
+        fast = outcome()
     assert "cannot be captured" not in caplog.text
     for module in (matching, solvers):
         monkeypatch.setattr(module, "captured", lambda step, *rest: step)
-    slow = found()
+    slow = outcome()
     for name, x in slow.items():
         assert torch.allclose(fast[name], x, rtol=1e-3, atol=1e-4), name
 
@@ -74,15 +74,15 @@ def test_guided_samples_and_densities_are_those_of_single_steps(monkeypatch: pyt
         torch.randint(2, (64,), generator=generator, device="cuda"),
     )
 
-    def found() -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
+    def outcome() -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor]:
         seeds = [torch.Generator("cuda").manual_seed(0) for _ in range(2)]
         guided = flow.sample(8, 8, guidance=coset.Guidance(model, split, 1.0, 16), generator=seeds[0])
         samples, logs = flow.sample_with_log_prob(8, 8, generator=seeds[1])
         return guided.states, samples.states, logs
 
-    fast = found()
+    fast = outcome()
     monkeypatch.setattr(solvers, "captured", lambda step, *rest: step)
-    slow = found()
+    slow = outcome()
     for one, other in zip(fast[:2], slow[:2], strict=True):
         for name, x in other.items():
             assert torch.allclose(one[name], x, rtol=1e-3, atol=1e-4), name

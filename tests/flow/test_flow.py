@@ -44,8 +44,8 @@ def test_a_flow_learns_where_training_leads() -> None:
     flow = Flow(SYM, "euclidean", architecture=SMALL)
     flow.fit(trained(512), Matching(epochs=60, batch_size=128, warm_up=20, average=0.98))
     starts = draw(64, 9)
-    found = flow.sample(64, 8, starts=starts).states
-    off = sum(float((found[name] - 3 * x).square().sum()) for name, x in starts.items())
+    samples = flow.sample(64, 8, starts=starts).states
+    off = sum(float((samples[name] - 3 * x).square().sum()) for name, x in starts.items())
     whole = sum(float((2 * x).square().sum()) for x in starts.values())
     assert off < 0.05 * whole
 
@@ -55,13 +55,13 @@ def test_a_flow_learns_where_training_leads() -> None:
 def test_every_plan_gives_finite_networks_of_the_right_shapes(geometry: str, coupling: str) -> None:
     flow = Flow(SYM, geometry, coupling, architecture=SMALL, predict="endpoint")  # type: ignore[arg-type]
     settings = replace(QUICK, times="beta", noise=0.01)
-    found = flow.fit(trained(64), settings).sample(5, 4, generator=torch.Generator().manual_seed(0)).states
-    assert {name: tuple(x.shape) for name, x in found.items()} == {
+    samples = flow.fit(trained(64), settings).sample(5, 4, generator=torch.Generator().manual_seed(0)).states
+    assert {name: tuple(x.shape) for name, x in samples.items()} == {
         name: (5, *x.shape) for name, x in states.of(MODEL).items()
     }
-    assert all(x.isfinite().all() for x in found.values())
+    assert all(x.isfinite().all() for x in samples.values())
     if geometry != "euclidean":
-        assert torch.allclose(found["layers.0.weight"].norm(dim=-1), torch.ones(5, 4), atol=1e-5)
+        assert torch.allclose(samples["layers.0.weight"].norm(dim=-1), torch.ones(5, 4), atol=1e-5)
 
 
 def test_the_same_seed_gives_the_same_flow_and_another_seed_another() -> None:
@@ -83,8 +83,8 @@ def test_the_density_belongs_to_the_samples_and_knows_no_order(geometry: str) ->
     again = flow.log_prob(population, 16, divergence="exact")
     assert torch.allclose(logs, again, atol=1e-3)
     g = SYM.element(SYM.random(_seeded(2), batch=4).permutations)
-    moved = flow.log_prob(SYM.act(g, population.states), 16, divergence="exact")
-    assert torch.allclose(moved, again, atol=1e-3)
+    of_images = flow.log_prob(SYM.act(g, population.states), 16, divergence="exact")
+    assert torch.allclose(of_images, again, atol=1e-3)
 
 
 def test_samples_can_be_asked_for_by_condition() -> None:
@@ -107,12 +107,12 @@ def test_samples_can_be_asked_for_by_condition() -> None:
 def test_errors_of_outputs_are_counted_where_there_are_data() -> None:
     split = Split(torch.randn(40, 3), torch.randint(2, (40,)))
     losses: dict[bool, float] = {}
-    for counted in (False, True):
+    for with_outputs in (False, True):
         flow = Flow(SYM, "euclidean", architecture=SMALL)
-        seen: list[Epoch] = []
-        given = {"model": MODEL, "data": split} if counted else {}
-        flow.fit(trained(64), QUICK, progress=coset.on_epoch(seen.append), **given)  # type: ignore[arg-type]
-        losses[counted] = seen[0].loss
+        epochs: list[Epoch] = []
+        options = {"model": MODEL, "data": split} if with_outputs else {}
+        flow.fit(trained(64), QUICK, progress=coset.on_epoch(epochs.append), **options)  # type: ignore[arg-type]
+        losses[with_outputs] = epochs[0].loss
     assert losses[True] > losses[False]
     with pytest.raises(CosetError, match="need both, a model and data"):
         Flow(SYM, "euclidean", architecture=SMALL).fit(trained(64), QUICK, model=MODEL)
@@ -123,8 +123,8 @@ def test_networks_of_another_width_are_sampled_and_learned() -> None:
     wide_sym = coset.symmetry(wide, zoo.example_input(wide))
     flow = Flow(SYM, "euclidean", architecture=SMALL)
     flow.fit(trained(64), QUICK, more=[(wide_sym, trained(96, 1, "mlp:3-7-2"))])
-    found = flow.on(wide_sym, states.of(wide)).sample(3, 4).states
-    assert found["layers.0.weight"].shape == (3, 7, 3)
+    samples = flow.on(wide_sym, states.of(wide)).sample(3, 4).states
+    assert samples["layers.0.weight"].shape == (3, 7, 3)
     assert flow.sample(3, 4).states["layers.0.weight"].shape == (3, 4, 3)
     with pytest.raises(CosetError, match="one model"):
         split = Split(torch.randn(40, 3), torch.randint(2, (40,)))
@@ -137,8 +137,8 @@ def test_guidance_lowers_the_loss() -> None:
     split = Split(torch.randn(80, 3, generator=generator), torch.randint(2, (80,), generator=generator))
     losses = []
     for strength in (0.0, 5.0):
-        found = flow.sample(16, 16, guidance=Guidance(MODEL, split, strength), generator=_seeded(0))
-        losses.append(scores(found, MODEL, split).losses.mean)
+        samples = flow.sample(16, 16, guidance=Guidance(MODEL, split, strength), generator=_seeded(0))
+        losses.append(scores(samples, MODEL, split).losses.mean)
     assert losses[1] < 0.8 * losses[0]
 
 
@@ -148,8 +148,8 @@ def test_a_flow_comes_back_from_its_file(tmp_path: Path) -> None:
     flow.save(tmp_path / "flow.safetensors")
     again = Flow.load(tmp_path / "flow.safetensors")
     assert again.plan == flow.plan
-    asked = {"task": 1.0, "pair": torch.tensor([0.2, 0.7])}
-    one, two = (f.sample(3, 4, condition=asked, generator=_seeded(0)).states for f in (flow, again))
+    condition = {"task": 1.0, "pair": torch.tensor([0.2, 0.7])}
+    one, two = (f.sample(3, 4, condition=condition, generator=_seeded(0)).states for f in (flow, again))
     assert all(torch.equal(one[name], two[name]) for name in one)
 
 
@@ -245,11 +245,11 @@ def test_populations_and_flows_do_not_pass_for_networks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("coupling", ["training", "ot", "independent"])
 def test_a_flow_begins_where_training_did_if_that_is_known(coupling: str) -> None:
     starts = draw(64, 0, scale=0.1)
-    known = Population({name: 3 * x for name, x in starts.items()}, starts)
-    flow = Flow(SYM, "euclidean", coupling, architecture=SMALL).fit(known, QUICK)  # type: ignore[arg-type]
+    population = Population({name: 3 * x for name, x in starts.items()}, starts)
+    flow = Flow(SYM, "euclidean", coupling, architecture=SMALL).fit(population, QUICK)  # type: ignore[arg-type]
     assert flow.sampler.base.stds == pytest.approx(dict.fromkeys(starts, 0.1), rel=0.25)
     if coupling != "training":
-        unknown = Flow(SYM, "euclidean", coupling, architecture=SMALL).fit(known.states, QUICK)  # type: ignore[arg-type]
+        unknown = Flow(SYM, "euclidean", coupling, architecture=SMALL).fit(population.states, QUICK)  # type: ignore[arg-type]
         assert unknown.sampler.base.stds == pytest.approx(dict.fromkeys(starts, 0.3), rel=0.25)
 
 
@@ -257,21 +257,21 @@ def test_a_flow_begins_where_training_did_if_that_is_known(coupling: str) -> Non
 @pytest.mark.parametrize("geometry", ["euclidean", "geometric"])
 def test_a_compiled_flow_is_the_same(geometry: str) -> None:
     split = Split(torch.randn(64, 3, generator=_seeded(0)), torch.arange(64) % 2)
-    found = []
+    samples = []
     for compiled in (False, True):
         flow = Flow(SYM, geometry, architecture=SMALL)  # type: ignore[arg-type]
         flow.fit(trained(64), replace(QUICK, compile=compiled), model=MODEL, data=split)
-        found.append(flow.sample(8, 4, generator=_seeded(0)).states)
-    for name, x in found[0].items():
-        assert torch.allclose(found[1][name], x, rtol=1e-4, atol=1e-4), name
+        samples.append(flow.sample(8, 4, generator=_seeded(0)).states)
+    for name, x in samples[0].items():
+        assert torch.allclose(samples[1][name], x, rtol=1e-4, atol=1e-4), name
 
 
 def test_few_starts_are_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     own = draw(8, 0)
     starts = {name: x.repeat_interleave(5, 0) for name, x in own.items()}
-    known = Population(draw(40, 1), starts)
+    population = Population(draw(40, 1), starts)
     for coupling, heard in (("ot", False), ("training", True)):
-        Flow(SYM, "geometric", coupling, architecture=SMALL).fit(known, QUICK)  # type: ignore[arg-type]
+        Flow(SYM, "geometric", coupling, architecture=SMALL).fit(population, QUICK)  # type: ignore[arg-type]
         assert ("these 40 networks have 8 different starts" in caplog.text) == heard
 
 
@@ -285,8 +285,8 @@ def test_samples_say_where_they_began_and_how_they_were_made() -> None:
     assert samples.about["flow"] == {"geometry": "euclidean", "coupling": "training", "predict": "velocity"}
     assert (samples.about["steps"], samples.about["method"], samples.about["noise"]) == (3, "euler", 0.1)
     assert samples.about["guidance"] is None
-    asked = {"task": 0.0, "pair": pair}
-    fresh, logs = flow.sample_with_log_prob(3, 2, condition=asked, generator=_seeded(0))
+    condition = {"task": 0.0, "pair": pair}
+    fresh, logs = flow.sample_with_log_prob(3, 2, condition=condition, generator=_seeded(0))
     assert fresh.starts is not None and states.allclose(fresh.starts, flow.sampler.base.states(3, _seeded(0)))
     assert fresh.about["divergence"] == "hutchinson" and logs.shape == (3,)
     again = Flow(SYM, "euclidean", architecture=SMALL).fit(samples, QUICK)  # whose starts are known

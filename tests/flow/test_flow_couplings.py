@@ -25,19 +25,19 @@ def base_of(own: Space) -> BaseDistribution:
 
 def reordered(own: Space, x: Tensor, orders: list[tuple[int, ...]]) -> Tensor:
     """The same network with its hidden units in each of the orders, by hand."""
-    given = own.manifold.chart.state(x, own.template)
-    made = []
+    networks = own.manifold.chart.state(x, own.template)
+    images = []
     for p in orders:
         order = list(p)
-        made.append(
+        images.append(
             {
-                "layers.0.weight": given["layers.0.weight"][order],
-                "layers.0.bias": given["layers.0.bias"][order],
-                "layers.1.weight": given["layers.1.weight"][:, order],
-                "layers.1.bias": given["layers.1.bias"],
+                "layers.0.weight": networks["layers.0.weight"][order],
+                "layers.0.bias": networks["layers.0.bias"][order],
+                "layers.1.weight": networks["layers.1.weight"][:, order],
+                "layers.1.bias": networks["layers.1.bias"],
             }
         )
-    return own.manifold.chart.coordinates(states.stack(made)).float()
+    return own.manifold.chart.coordinates(states.stack(images)).float()
 
 
 @pytest.mark.parametrize("geometry", ["euclidean", "geometric"])
@@ -58,8 +58,8 @@ def test_the_matching_is_the_best_of_all_pairings_and_orders(geometry: Geometry)
     for i, j in itertools.product(range(3), range(3)):
         best[i, j] = own.manifold.dist(ends[i], reordered(own, starts[j], orders)).square().min()
     expected = min(sum(float(best[i, p[i]]) for i in range(3)) for p in orders)
-    found = UnitDistances(own).matched(starts[None], ends[None])[0]
-    assert float(own.manifold.dist(ends, found).square().sum()) == pytest.approx(expected, rel=1e-4)
+    result = UnitDistances(own).matched(starts[None], ends[None])[0]
+    assert float(own.manifold.dist(ends, result).square().sum()) == pytest.approx(expected, rel=1e-4)
 
 
 def test_every_start_is_used_once_up_to_the_order_of_its_units() -> None:
@@ -69,10 +69,10 @@ def test_every_start_is_used_once_up_to_the_order_of_its_units() -> None:
     coupling = Transport(ends, None, base, group=8)
     coupling.refresh(torch.Generator().manual_seed(1))
     fresh = base.draw(23, torch.Generator().manual_seed(1))
-    found = coupling.starts(torch.arange(23), torch.Generator())
-    bias = own.manifold.chart.state(found, own.template)["layers.1.bias"]  # which no order changes
-    wanted = own.manifold.chart.state(fresh, own.template)["layers.1.bias"]
-    assert {tuple(row) for row in bias.tolist()} == {tuple(row) for row in wanted.tolist()}
+    result = coupling.starts(torch.arange(23), torch.Generator())
+    bias = own.manifold.chart.state(result, own.template)["layers.1.bias"]  # which no order changes
+    expected_bias = own.manifold.chart.state(fresh, own.template)["layers.1.bias"]
+    assert {tuple(row) for row in bias.tolist()} == {tuple(row) for row in expected_bias.tolist()}
 
 
 def test_pairs_are_closer_than_independent_ones_and_the_same_generator_gives_the_same() -> None:
@@ -124,13 +124,13 @@ def test_deep_networks_are_matched_as_they_are() -> None:
     fresh = base.draw(6, torch.Generator().manual_seed(1))
     costs = squared_distances(own, ends[None], fresh[None])[0]
     best = min(sum(float(costs[i, p[i]]) for i in range(6)) for p in itertools.permutations(range(6)))
-    found = coupling.starts(torch.arange(6), torch.Generator())
-    assert float(own.manifold.dist(ends, found).square().sum()) == pytest.approx(best, rel=1e-3)
+    result = coupling.starts(torch.arange(6), torch.Generator())
+    assert float(own.manifold.dist(ends, result).square().sum()) == pytest.approx(best, rel=1e-3)
 
 
 def test_training_gives_each_network_its_own_start() -> None:
-    ends, begun = torch.rand(5, 3), torch.rand(5, 3)
+    ends, starts = torch.rand(5, 3), torch.rand(5, 3)
     at = torch.tensor([3, 0])
-    x0, x1, condition = OwnStarts(ends, torch.arange(5.0)[:, None], begun).pairs(at, torch.Generator())
-    assert torch.equal(x0, begun[at]) and torch.equal(x1, ends[at])
+    x0, x1, condition = OwnStarts(ends, torch.arange(5.0)[:, None], starts).pairs(at, torch.Generator())
+    assert torch.equal(x0, starts[at]) and torch.equal(x1, ends[at])
     assert condition is not None and condition.flatten().tolist() == [3.0, 0.0]

@@ -44,7 +44,7 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
 
 
-def drawn(model: nn.Module, n: int = 48) -> dict[str, Tensor]:
+def networks(model: nn.Module, n: int = 48) -> dict[str, Tensor]:
     """Networks with other weights and, where those change, statistics."""
     generator = torch.Generator().manual_seed(0)
     members = []
@@ -65,12 +65,12 @@ def drawn(model: nn.Module, n: int = 48) -> dict[str, Tensor]:
 @pytest.mark.parametrize("geometry", ["euclidean", "normalized", "geometric"])
 @pytest.mark.parametrize("model", [Scaled(), normed()], ids=["scaled", "normed"])
 def test_coordinates_keep_the_function(model: nn.Module, geometry: Geometry) -> None:
-    population, x = drawn(model, 5), torch.randn(6, 3)
+    population, x = networks(model, 5), torch.randn(6, 3)
     model.eval()
     sym = sharing(coset.symmetry(model, (x,)), ["mean", "std"])
     own = space(sym, {name: value[0] for name, value in population.items()}, geometry)
-    made = own.decode(own.encode(population))
-    for a, b in zip(states.unstack(made), states.unstack(population), strict=True):
+    decoded = own.decode(own.encode(population))
+    for a, b in zip(states.unstack(decoded), states.unstack(population), strict=True):
         assert torch.allclose(states.call(model, a, (x,)), states.call(model, b, (x,)), atol=1e-4)
 
 
@@ -78,8 +78,8 @@ def test_signs_that_no_path_joins_are_refused() -> None:
     model = nn.Sequential(nn.Linear(1, 4, bias=False), nn.ReLU(), nn.Linear(4, 2))  # a direction is a sign
     sym = coset.symmetry(model, (torch.randn(2, 1),))
     with pytest.raises(StateError, match=r"signs of single weights.*use the euclidean geometry"):
-        Flow(sym, "geometric", "independent", architecture=SMALL, align=False).fit(drawn(model), QUICK)
-    positive = drawn(model)
+        Flow(sym, "geometric", "independent", architecture=SMALL, align=False).fit(networks(model), QUICK)
+    positive = networks(model)
     positive["0.weight"] = positive["0.weight"].abs()
     flow = Flow(sym, "geometric", "independent", architecture=SMALL, align=False).fit(positive, QUICK)
     assert torch.equal(flow.sample(3, 2).states["0.weight"], torch.ones(3, 4, 1))
@@ -89,18 +89,20 @@ def test_signs_that_no_path_joins_are_refused() -> None:
 def test_constants_of_a_model_stay_what_they_are(geometry: Geometry, tmp_path: Path) -> None:
     model = Scaled()
     sym = coset.symmetry(model, (torch.randn(2, 3),))
-    flow = Flow(sym, geometry, "independent", architecture=SMALL).fit(drawn(model), QUICK)
+    flow = Flow(sym, geometry, "independent", architecture=SMALL).fit(networks(model), QUICK)
     flow.save(tmp_path / "flow.safetensors")
     for one in (flow, Flow.load(tmp_path / "flow.safetensors"), flow.on(sym, states.of(model))):
-        made = one.sample(3, 2).states
-        assert torch.equal(made["std"], torch.full((3, 3), 2.0)) and torch.equal(made["mean"], torch.full((3, 3), 0.5))
+        samples = one.sample(3, 2).states
+        assert torch.equal(samples["std"], torch.full((3, 3), 2.0)) and torch.equal(
+            samples["mean"], torch.full((3, 3), 0.5)
+        )
 
 
 def test_variances_stay_positive() -> None:
     model = normed().eval()
     flow = Flow(coset.symmetry(model, (torch.randn(2, 3),)), "euclidean", "independent", architecture=SMALL)
-    made = flow.fit(drawn(model), QUICK).sample(64, 2, noise=0.5).states
-    assert bool((made["1.running_var"] >= 0).all()) and bool((made["1.running_mean"] < 0).any())
+    samples = flow.fit(networks(model), QUICK).sample(64, 2, noise=0.5).states
+    assert bool((samples["1.running_var"] >= 0).all()) and bool((samples["1.running_mean"] < 0).any())
 
 
 def test_what_has_no_derivative_is_refused() -> None:
@@ -108,23 +110,23 @@ def test_what_has_no_derivative_is_refused() -> None:
     split = Split(torch.randn(20, 3), torch.randint(2, (20,)))
     flow = Flow(coset.symmetry(model, (torch.randn(2, 3),)), "euclidean", "independent", architecture=SMALL)
     with pytest.raises(ModelError, match="fit the flow without a model and data"):
-        flow.fit(drawn(model), QUICK, model=model, data=split)
+        flow.fit(networks(model), QUICK, model=model, data=split)
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_networks_keep_their_dtype(dtype: torch.dtype) -> None:
     model = zoo.build("mlp:3-4-2")
-    population = {name: x.to(dtype) for name, x in drawn(model).items()}
+    population = {name: x.to(dtype) for name, x in networks(model).items()}
     split = Split(torch.randn(20, 3, dtype=torch.float64), torch.randint(2, (20,)))
     flow = Flow(coset.symmetry(model, (torch.randn(2, 3),)), "geometric", "ot", architecture=SMALL)
-    given = {"model": model.double(), "data": split} if dtype == torch.float64 else {}
-    made = flow.fit(population, QUICK, **given).sample(3, 2).states  # type: ignore[arg-type]
-    assert all(x.dtype == dtype and bool(x.isfinite().all()) for x in made.values())
+    options = {"model": model.double(), "data": split} if dtype == torch.float64 else {}
+    samples = flow.fit(population, QUICK, **options).sample(3, 2).states  # type: ignore[arg-type]
+    assert all(x.dtype == dtype and bool(x.isfinite().all()) for x in samples.values())
 
 
 def test_a_unit_without_weights_is_named_with_a_remedy() -> None:
     model = zoo.build("mlp:3-4-2")
-    population = drawn(model)
+    population = networks(model)
     population["layers.0.weight"][5, 2] = 0
     sym = coset.symmetry(model, (torch.randn(2, 3),))
     with pytest.raises(StateError, match=r"layers\.0.*or use the euclidean geometry"):
@@ -135,7 +137,7 @@ def test_a_unit_without_weights_is_named_with_a_remedy() -> None:
 def test_networks_of_another_kind_are_refused() -> None:
     model = zoo.build("mlp:3-4-2")
     sym = coset.symmetry(model, (torch.randn(2, 3),))
-    flow = Flow(sym, architecture=SMALL, coupling="independent").fit(drawn(model), QUICK)
+    flow = Flow(sym, architecture=SMALL, coupling="independent").fit(networks(model), QUICK)
     for spec in ("mlp:5-4-2", "mlp:3-4-4-2"):
         other = zoo.build(spec)
         with pytest.raises(ModelError, match="another architecture"):
@@ -156,7 +158,7 @@ def test_a_folder_belongs_to_its_data(tmp_path: Path) -> None:
 
     with pytest.raises(StoppedError):
         flow.fit(
-            drawn(model),
+            networks(model),
             QUICK,
             model=model,
             data=split,
@@ -166,12 +168,12 @@ def test_a_folder_belongs_to_its_data(tmp_path: Path) -> None:
         )
     other = replace(split, inputs=split.inputs + 1)
     with pytest.raises(CosetError, match="another outputs"):
-        flow.fit(drawn(model), QUICK, model=model, data=other, out=tmp_path)
+        flow.fit(networks(model), QUICK, model=model, data=other, out=tmp_path)
 
 
 def test_numbers_that_are_none_are_refused() -> None:
     model = zoo.build("mlp:3-4-2")
-    population = Population(drawn(model), labels={"q": torch.arange(48.0)})
+    population = Population(networks(model), labels={"q": torch.arange(48.0)})
     flow = Flow(
         coset.symmetry(model, (torch.randn(2, 3),)), coupling="independent", architecture=SMALL, conditions=["q"]
     )
@@ -200,9 +202,12 @@ def test_starts_keep_what_is_not_trained(std: float | None) -> None:
     sym = coset.symmetry(model, (torch.randn(2, 3),))
     starts = normal_starts(model, sym, std)
     split = Split(torch.randn(16, 3), torch.arange(16) % 2)
-    for made in (starts.states(64), coset.collect(model, split, 8, coset.Collect(epochs=1), draw=starts.states).states):
+    for samples in (
+        starts.states(64),
+        coset.collect(model, split, 8, coset.Collect(epochs=1), draw=starts.states).states,
+    ):
         for name, x in (("mean", model.mean), ("std", model.std), ("gain", model.gain)):
-            assert bool((made[name] == x).all()), name
+            assert bool((samples[name] == x).all()), name
     wide = starts.states(512, torch.Generator().manual_seed(0))["first.weight"].std()
     assert float(wide) == pytest.approx(std or 3**-0.5 / 3**0.5, rel=0.1)  # U(-1, 1) / sqrt(3) has 1 / 3
 
@@ -225,7 +230,7 @@ def test_errors_of_outputs_know_tied_weights() -> None:
     sym = coset.symmetry(model, (torch.randn(2, 3),))
     split = Split(torch.randn(32, 3), torch.arange(32) % 2)
     population = coset.collect(model, split, 16, coset.Collect(epochs=1))
-    made = (
+    samples = (
         Flow(sym, "euclidean", architecture=SMALL).fit(population, QUICK, model=model, data=split).sample(4, 2).states
     )
-    assert made["first.weight"].equal(made["second.weight"])
+    assert samples["first.weight"].equal(samples["second.weight"])

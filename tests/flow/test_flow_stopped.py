@@ -23,7 +23,7 @@ class _KilledError(Exception):
     pass
 
 
-def known(spec: str) -> tuple[coset.Symmetry, Population]:
+def problem(spec: str) -> tuple[coset.Symmetry, Population]:
     model, generator = zoo.build(spec), torch.Generator().manual_seed(0)
     starts = {name: torch.randn(52, *x.shape, generator=generator) for name, x in states.of(model).items()}
     return coset.symmetry(model, zoo.example_input(model)), Population({k: 3 * x for k, x in starts.items()}, starts)
@@ -32,8 +32,8 @@ def known(spec: str) -> tuple[coset.Symmetry, Population]:
 @pytest.mark.parametrize("coupling", ["training", "ot", "independent"])
 def test_the_same_after_every_step(tmp_path: Path, coupling: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three steps in an epoch for each of two widths, each of which is the last of some call."""
-    (sym, own), wide = known("mlp:3-4-2"), known("mlp:3-6-2")
-    given: dict[str, Any] = {"more": [wide]}
+    (sym, own), wide = problem("mlp:3-4-2"), problem("mlp:3-6-2")
+    options: dict[str, Any] = {"more": [wide]}
     steps: list[tuple[int, int | None]] = []
 
     def listen(event: coset.Event) -> None:
@@ -43,10 +43,10 @@ def test_the_same_after_every_step(tmp_path: Path, coupling: str, monkeypatch: p
     def flow() -> Flow:
         return Flow(sym, "geometric", coupling, architecture=Architecture(width=16, depth=1, heads=2))  # type: ignore[arg-type]
 
-    def sampled(made: Flow) -> dict[str, Tensor]:
-        return made.sample(3, 3, generator=torch.Generator().manual_seed(1)).states
+    def sampled(fresh: Flow) -> dict[str, Tensor]:
+        return fresh.sample(3, 3, generator=torch.Generator().manual_seed(1)).states
 
-    whole = flow().fit(own, SETTINGS, progress=listen, **given)
+    whole = flow().fit(own, SETTINGS, progress=listen, **options)
     assert steps == [(k, 18) for k in range(1, 19)]
     checkpoint = RowFolder.checkpoint
 
@@ -61,20 +61,20 @@ def test_the_same_after_every_step(tmp_path: Path, coupling: str, monkeypatch: p
         while True:
             calls += 1
             try:
-                made = flow().fit(own, SETTINGS, out=tmp_path, checkpoint_seconds=0, progress=listen, **given)
+                fresh = flow().fit(own, SETTINGS, out=tmp_path, checkpoint_seconds=0, progress=listen, **options)
                 break
             except _KilledError:
                 assert calls < 40
     # Stopped after each step and after each epoch but the last.
     assert calls == 18 + 2 + 1 and steps == [(k, 18) for k in range(1, 19)]
-    one, two = sampled(whole), sampled(made)
+    one, two = sampled(whole), sampled(fresh)
     assert all(torch.equal(one[name], two[name]) for name in one)
     lines = [json.loads(line) for line in (tmp_path / "flow" / "metrics.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in lines] == [1, 2, 3]
 
 
 def test_seconds_of_a_stopped_epoch_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sym, own = known("mlp:3-4-2")
+    sym, own = problem("mlp:3-4-2")
     checkpoint = RowFolder.checkpoint
 
     def killed(self: RowFolder, content: dict[str, Any]) -> None:

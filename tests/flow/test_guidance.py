@@ -151,11 +151,11 @@ def test_relative_guidance_has_no_units() -> None:
     x, t = m.random(3, generator, dtype=torch.float64), torch.full((3,), 0.4, dtype=torch.float64)
     inputs = torch.randn(6, 2, generator=generator, dtype=torch.float64)
     field, units = drift(m), torch.ones(m.size, dtype=torch.float64)
-    found = []
+    result = []
     for noise in (1.0, 0.1):
         guidance = Guidance(model, (inputs, inputs[:, :1]), 2.0, noise=noise)
-        found.append(guided(field, guidance, lambda x: m.state(x, like), m, units)(x, t))
-    assert torch.allclose(*found) and not torch.allclose(found[0], field(x, t))
+        result.append(guided(field, guidance, lambda x: m.state(x, like), m, units)(x, t))
+    assert torch.allclose(*result) and not torch.allclose(result[0], field(x, t))
 
 
 @pytest.mark.parametrize("scale", ["velocity", "gradient"])
@@ -175,10 +175,10 @@ def test_minibatches_are_unbiased() -> None:
     all_of_it = problem.guided(still, plain(problem, split, 1.0, batch_size=12))(x, t)
     assert torch.allclose(all_of_it, whole)
     field = problem.guided(still, plain(problem, split, 1.0, batch_size=3), torch.Generator().manual_seed(0))
-    drawn = torch.cat([field(x, t) for _ in range(150)])
-    error = drawn.std(0) / math.sqrt(150)
-    assert float(drawn.std(0).max()) > 0.01
-    assert bool(((drawn.mean(0) - whole[0]).abs() < 4.5 * error + 1e-12).all())
+    velocities = torch.cat([field(x, t) for _ in range(150)])
+    error = velocities.std(0) / math.sqrt(150)
+    assert float(velocities.std(0).max()) > 0.01
+    assert bool(((velocities.mean(0) - whole[0]).abs() < 4.5 * error + 1e-12).all())
 
 
 @pytest.mark.parametrize("scale", ["velocity", "gradient"])
@@ -189,7 +189,7 @@ def test_the_divergence_of_a_guided_field(at: Any, scale: Any) -> None:
     x, t = problem.points(2), torch.tensor([0.3, 0.6], dtype=torch.float64)
     guidance = Guidance(problem.model, blobs(), 5.0, at=at, scale=scale)
     field = problem.guided(drift(problem.manifold), guidance)
-    v, found = exact(field, problem.manifold)(x, t)
+    v, result = exact(field, problem.manifold)(x, t)
     assert torch.allclose(v, field(x, t)) and not v.requires_grad
     step = 1e-5
     expected = torch.zeros(2, dtype=torch.float64)
@@ -197,9 +197,9 @@ def test_the_divergence_of_a_guided_field(at: Any, scale: Any) -> None:
         e = torch.zeros_like(x)
         e[:, i] = step
         expected += (field(x + e, t) - field(x - e, t))[:, i] / (2 * step)
-    assert torch.allclose(found, expected, rtol=1e-5, atol=1e-5)
+    assert torch.allclose(result, expected, rtol=1e-5, atol=1e-5)
     alone = exact(drift(problem.manifold), problem.manifold)(x, t)[1]
-    assert bool(((found - alone).abs() > 0.1).all())
+    assert bool(((result - alone).abs() > 0.1).all())
 
 
 @pytest.mark.parametrize("at", ["state", "endpoint"])
@@ -230,7 +230,7 @@ def test_regression_and_batch_norm() -> None:
     targets = inputs.sum(1, keepdim=True)
     guidance = Guidance(model, (inputs, targets), 1.0, scale="gradient", noise=0.5)
     x = torch.randn(2, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = guided(still, guidance, lambda x: m.state(x, like), m, torch.ones(9).double())(x, torch.zeros(2).double())
+    result = guided(still, guidance, lambda x: m.state(x, like), m, torch.ones(9).double())(x, torch.zeros(2).double())
     assert model.training
     x.requires_grad_()
     weights = {name: m.state(x, like)[name] for name in names}
@@ -238,7 +238,7 @@ def test_regression_and_batch_norm() -> None:
     hidden = (torch.einsum("bi,nji->nbj", inputs, weights["0.weight"]) + like["0.bias"]) / eps
     values = torch.einsum("nbj,nkj->nbk", hidden, weights["3.weight"]) + like["3.bias"]
     loss = ((values - targets).square() / (2 * 0.25)).mean(1).sum()
-    assert torch.allclose(found, -torch.autograd.grad(loss, x)[0])
+    assert torch.allclose(result, -torch.autograd.grad(loss, x)[0])
 
 
 def test_refusals() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import HealthCheck, network, settings, strategies as st
 from scipy.special import kve
 from torch import Tensor, nn
 
@@ -28,19 +28,19 @@ def log_normal(x: Tensor) -> Tensor:
 
 
 @law
-@given(st.lists(st.floats(-5, 5), min_size=2, max_size=8), st.floats(-1e4, 1e4))
+@network(st.lists(st.floats(-5, 5), min_size=2, max_size=8), st.floats(-1e4, 1e4))
 def test_weights(logs: list[float], shift: float) -> None:
     """Against plain arithmetic, far from where exp overflows."""
     target = torch.tensor(logs, dtype=torch.float64) + shift
     q = torch.linspace(-1, 1, len(logs), dtype=torch.float64)
     w = [math.exp(a - float(b)) for a, b in zip(logs, q, strict=True)]
-    found = importance(target, q)
-    assert torch.allclose(found.log_weights.exp(), torch.tensor(w, dtype=torch.float64) / sum(w), rtol=1e-6)
-    assert found.ess == pytest.approx(sum(w) ** 2 / sum(x * x for x in w), rel=1e-6)
+    result = importance(target, q)
+    assert torch.allclose(result.log_weights.exp(), torch.tensor(w, dtype=torch.float64) / sum(w), rtol=1e-6)
+    assert result.ess == pytest.approx(sum(w) ** 2 / sum(x * x for x in w), rel=1e-6)
     mean = sum(w) / len(w)
-    assert found.log_evidence == pytest.approx(math.log(mean) + shift, abs=1e-6)
+    assert result.log_evidence == pytest.approx(math.log(mean) + shift, abs=1e-6)
     variance = sum((x - mean) ** 2 for x in w) / (len(w) - 1)
-    assert found.log_evidence_error == pytest.approx(math.sqrt(variance / len(w)) / mean, abs=1e-5)
+    assert result.log_evidence_error == pytest.approx(math.sqrt(variance / len(w)) / mean, abs=1e-5)
 
 
 def test_equal_and_vanishing_weights() -> None:
@@ -53,11 +53,11 @@ def test_equal_and_vanishing_weights() -> None:
 
 
 def test_resampling() -> None:
-    found = importance(torch.tensor([0.5, 0.25, 0.2, 0.05]).log(), torch.zeros(4))
-    chosen = found.resample(200, torch.Generator().manual_seed(0))
-    assert torch.bincount(chosen, minlength=4).tolist() == [100, 50, 40, 10]
+    result = importance(torch.tensor([0.5, 0.25, 0.2, 0.05]).log(), torch.zeros(4))
+    places = result.resample(200, torch.Generator().manual_seed(0))
+    assert torch.bincount(places, minlength=4).tolist() == [100, 50, 40, 10]
     generator = torch.Generator().manual_seed(1)
-    few = torch.cat([found.resample(3, generator) for _ in range(3000)])
+    few = torch.cat([result.resample(3, generator) for _ in range(3000)])
     shares = torch.bincount(few, minlength=4) / len(few)
     assert torch.allclose(shares, torch.tensor([0.5, 0.25, 0.2, 0.05]), atol=0.02)
     assert bool((importance(torch.tensor([-math.inf, 0.0]), torch.zeros(2)).resample(50) == 1).all())
@@ -91,21 +91,21 @@ def test_the_evidence_of_a_linear_model() -> None:
     exact = problem.posterior.sample((50,))
     target = log_posterior(problem.states(exact), problem.model, problem.data, PRIOR, NOISE)
     # With draws of the posterior itself, every weight is the evidence.
-    found = importance(target, problem.posterior.log_prob(exact))
-    assert found.ess == pytest.approx(50)
-    assert found.log_evidence == pytest.approx(problem.log_evidence, abs=1e-9)
+    result = importance(target, problem.posterior.log_prob(exact))
+    assert result.ess == pytest.approx(50)
+    assert result.log_evidence == pytest.approx(problem.log_evidence, abs=1e-9)
 
-    drawn = problem.wide.sample((100, 200))
-    flat = drawn.flatten(0, 1)
+    samples = problem.wide.sample((100, 200))
+    flat = samples.flatten(0, 1)
     target = log_posterior(problem.states(flat), problem.model, problem.data, PRIOR, NOISE).view(100, 200)
-    each = [importance(p, problem.wide.log_prob(w)) for p, w in zip(target, drawn, strict=True)]
+    each = [importance(p, problem.wide.log_prob(w)) for p, w in zip(target, samples, strict=True)]
     evidences = torch.tensor([one.log_evidence for one in each])
     errors = torch.tensor([one.log_evidence_error for one in each])
     assert abs(float(evidences.mean()) - problem.log_evidence) < 4 * float(evidences.std()) / 10
     assert float(errors.mean()) == pytest.approx(float(evidences.std()), rel=0.25)
-    kept = flat[importance(target.flatten(), problem.wide.log_prob(flat)).resample(5000)]
-    assert torch.allclose(kept.mean(0), problem.posterior.mean, atol=0.01)
-    assert torch.allclose(kept.T.cov(), problem.posterior.covariance_matrix, atol=0.002)
+    resampled = flat[importance(target.flatten(), problem.wide.log_prob(flat)).resample(5000)]
+    assert torch.allclose(resampled.mean(0), problem.posterior.mean, atol=0.01)
+    assert torch.allclose(resampled.T.cov(), problem.posterior.covariance_matrix, atol=0.002)
 
 
 def test_the_posterior_of_a_classifier() -> None:
@@ -117,7 +117,7 @@ def test_the_posterior_of_a_classifier() -> None:
     population = {k: torch.randn(5, *v.shape, generator=generator, dtype=v.dtype) for k, v in like.items()}
     inputs = torch.randn(9, 2, generator=generator, dtype=torch.float64)
     targets = torch.arange(9) % 4
-    found = log_posterior(population, model, (inputs, targets), PRIOR)
+    result = log_posterior(population, model, (inputs, targets), PRIOR)
     for k, one in enumerate(states.unstack(population)):
         hidden = (inputs @ one["layers.0.weight"].T + one["layers.0.bias"]).relu()
         logits = hidden @ one["layers.1.weight"].T + one["layers.1.bias"]
@@ -125,7 +125,7 @@ def test_the_posterior_of_a_classifier() -> None:
         assert float(log_likelihood(population, model, (inputs, targets))[k]) == pytest.approx(float(expected))
         for name in ("layers.0.weight", "layers.1.weight", "layers.1.bias"):
             expected = expected + log_normal(one[name][None])[0]
-        assert float(found[k]) == pytest.approx(float(expected))
+        assert float(result[k]) == pytest.approx(float(expected))
 
 
 class Tied(nn.Module):
@@ -148,8 +148,8 @@ def test_tied_weights_count_once() -> None:
     prior = log_normal(weight.double())
     for names in (["first.weight", "second.weight"], ["second.weight"]):
         population = dict.fromkeys(names, weight)
-        found = log_posterior(population, model, data, PRIOR) - log_likelihood(population, model, data)
-        assert torch.allclose(found, prior)
+        result = log_posterior(population, model, data, PRIOR) - log_likelihood(population, model, data)
+        assert torch.allclose(result, prior)
 
 
 class Squared(nn.Module):
@@ -179,10 +179,10 @@ def canonical(name: str, polar: bool) -> tuple[coset.Symmetry, Manifold, dict[st
     """Two canonical networks."""
     sym, like = network(name)
     generator = torch.Generator().manual_seed(0)
-    drawn = {k: 0.7 * torch.randn(2, *v.shape, generator=generator, dtype=v.dtype) for k, v in like.items()}
-    found = coset.canonicalize(drawn, sym)
-    m = coset.manifold(sym, drawn, polar=polar)
-    return sym, m, found.state, m.coordinates(found.state)
+    samples = {k: 0.7 * torch.randn(2, *v.shape, generator=generator, dtype=v.dtype) for k, v in like.items()}
+    result = coset.canonicalize(samples, sym)
+    m = coset.manifold(sym, samples, polar=polar)
+    return sym, m, result.state, m.coordinates(result.state)
 
 
 @pytest.mark.parametrize("polar", [False, True])
@@ -200,8 +200,8 @@ def test_the_prior_of_canonical_networks_by_brute_force(name: str, polar: bool) 
         prior = torch.stack([log_normal(v) for v in image.values()]).sum(0)
         expected = float((prior + log_volume(m, x[k].expand(len(logs), -1), {scaling: logs})).logsumexp(0))
         expected += 2 * math.log(step)
-        found = float(quotient_log_prior(x[k : k + 1], m, sym, one, PRIOR))
-        assert found == pytest.approx(expected, abs=1e-6)
+        result = float(quotient_log_prior(x[k : k + 1], m, sym, one, PRIOR))
+        assert result == pytest.approx(expected, abs=1e-6)
     together = quotient_log_prior(x, m, sym, population, PRIOR)
     assert float(together[-1]) == pytest.approx(expected, abs=1e-6)
     assert torch.allclose(quotient_log_prior(x.float(), m, sym, population, PRIOR), together, atol=1e-4)
@@ -217,16 +217,16 @@ def one_unit(width: int, bias: float, outgoing: float) -> tuple[coset.Symmetry, 
     }
     sym = coset.Symmetry.from_json(json.dumps(spec))
     shapes = {"w": (1, 2), "b": (1,), "v": (width, 1), "c": (width,)}
-    given = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
-    given["w"][0, 0], given["b"][0], given["v"][0, 0] = 1.0, bias, outgoing
-    return sym, coset.manifold(sym), given
+    network = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+    network["w"][0, 0], network["b"][0], network["v"][0, 0] = 1.0, bias, outgoing
+    return sym, coset.manifold(sym), network
 
 
 @pytest.mark.parametrize("width", [1, 3, 40, 900])
 @pytest.mark.parametrize("outgoing", [1e-12, 1e-3, 1.0, 30.0])
 def test_the_prior_against_bessel_functions(width: int, outgoing: float) -> None:
     """int exp(E l - a e^2l - b e^-2l) dl = (b / a)^{E/4} K_{E/2}(2 sqrt(a b)), for narrow and for broad integrands."""
-    sym, m, given = one_unit(width, 0.5, outgoing)
+    sym, m, network = one_unit(width, 0.5, outgoing)
     a, b, exponent = 1.25 / (2 * PRIOR**2), outgoing**2 / (2 * PRIOR**2), 3 - width
     order, argument = abs(exponent) / 2, 2 * math.sqrt(a * b)
     scaled = float(kve(order, argument))
@@ -236,20 +236,20 @@ def test_the_prior_against_bessel_functions(width: int, outgoing: float) -> None
         log_bessel = math.log(scaled) - argument
     constant = -(2 + 1 + 2 * width) * math.log(PRIOR * math.sqrt(2 * math.pi))
     expected = constant + exponent / 4 * math.log(b / a) + log_bessel
-    found = float(quotient_log_prior(m.coordinates(given)[None], m, sym, given, PRIOR))
+    result = float(quotient_log_prior(m.coordinates(network)[None], m, sym, network, PRIOR))
     # The limit is one of small z^2 / v.
-    assert found == pytest.approx(expected, rel=1e-9, abs=1e-7 + argument**2 / (order + 1) * math.isinf(scaled))
+    assert result == pytest.approx(expected, rel=1e-9, abs=1e-7 + argument**2 / (order + 1) * math.isinf(scaled))
 
 
 def test_dead_units() -> None:
     """Without weights out of it a unit has a density if its exponent is positive, and else an infinite one."""
     for width, finite in ((2, True), (3, False), (4, False)):
-        sym, m, given = one_unit(width, 0.0, 0.0)
-        found = float(quotient_log_prior(m.coordinates(given)[None], m, sym, given, 1.0))
-        assert math.isfinite(found) == finite
+        sym, m, network = one_unit(width, 0.0, 0.0)
+        result = float(quotient_log_prior(m.coordinates(network)[None], m, sym, network, 1.0))
+        assert math.isfinite(result) == finite
         if finite:  # int exp(l - e^2l / 2) dl = sqrt(pi / 2)
             expected = -7 / 2 * math.log(2 * math.pi) + math.log(math.pi / 2) / 2
-            assert found == pytest.approx(expected, abs=1e-9)
+            assert result == pytest.approx(expected, abs=1e-9)
 
 
 def test_factors_that_meet_are_refused() -> None:

@@ -70,16 +70,16 @@ def test_divergence_by_differences_along_geodesics(seed: int, shape: tuple[tuple
     field = wavy(m, seed)
     x = m.random(2, torch.Generator().manual_seed(seed), dtype=torch.float64)
     t = torch.tensor([0.2, 0.9], dtype=torch.float64)
-    v, found = exact(field, m)(x, t)
+    v, result = exact(field, m)(x, t)
     assert torch.allclose(v, field(x, t))
-    assert not v.requires_grad and not found.requires_grad
+    assert not v.requires_grad and not result.requires_grad
     step = 1e-5
     for k in range(2):
         expected = 0.0
         for e in frame(m, x[k]):
             ends = [field(m.exp(x[k], s * step * e)[None], t[k : k + 1])[0] for s in (1, -1)]
             expected += float(e @ (ends[0] - ends[1])) / (2 * step)
-        assert float(found[k]) == pytest.approx(expected, rel=1e-6, abs=1e-7)
+        assert float(result[k]) == pytest.approx(expected, rel=1e-6, abs=1e-7)
 
 
 @pytest.mark.parametrize("noise", ["rademacher", "gaussian"])
@@ -120,13 +120,13 @@ def test_a_linear_flow_of_gaussians() -> None:
     matrix = torch.randn(3, 3, generator=generator, dtype=torch.float64) / 2
     shift = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
     x0 = m.random(50, generator, dtype=torch.float64)
-    x1, found = sample_with_log_prob(
+    x1, result = sample_with_log_prob(
         lambda x, t: x @ matrix.T + shift, x0, m.log_prob, m, Solver(method="rk4"), Divergence()
     )
-    grown = torch.linalg.matrix_exp(matrix)
-    mean = torch.linalg.solve(matrix, (grown - torch.eye(3).double()) @ shift)
-    expected = torch.distributions.MultivariateNormal(mean, grown @ grown.T).log_prob(x1)
-    assert torch.allclose(found, expected, atol=1e-6)
+    growth = torch.linalg.matrix_exp(matrix)
+    mean = torch.linalg.solve(matrix, (growth - torch.eye(3).double()) @ shift)
+    expected = torch.distributions.MultivariateNormal(mean, growth @ growth.T).log_prob(x1)
+    assert torch.allclose(result, expected, atol=1e-6)
     adaptive = log_prob(lambda x, t: x @ matrix.T + shift, x1, m.log_prob, m, method="dopri5")
     assert torch.allclose(adaptive, expected, atol=1e-4)
 
@@ -138,11 +138,11 @@ def test_rotations_keep_the_density() -> None:
     skew = torch.block_diag(*(a - a.T for a in turns))
     pole = torch.tensor([0.0, 0.0, 2.0, 1.0, 0.0, 0.0, 0.0], dtype=torch.float64)
     x0 = m.random(20, generator, dtype=torch.float64)
-    x1, found = sample_with_log_prob(
+    x1, result = sample_with_log_prob(
         lambda x, t: x @ skew.T, x0, lambda x: x @ pole, m, Solver(64, "rk4"), Divergence()
     )
     assert torch.allclose(x1, x0 @ torch.linalg.matrix_exp(skew).T, atol=1e-4)
-    assert torch.allclose(found, x0 @ pole, atol=1e-10)
+    assert torch.allclose(result, x0 @ pole, atol=1e-10)
 
 
 @pytest.mark.parametrize("method", ["rk4", "heun", "midpoint", "euler"])
@@ -153,10 +153,10 @@ def test_a_contracting_flow_on_the_circle(method: str) -> None:
     angle = torch.linspace(-2.5, 2.5, 41, dtype=torch.float64)
     x1 = torch.stack([angle.cos(), angle.sin()], 1)
     steps = {"rk4": 32, "heun": 100, "midpoint": 100, "euler": 200}[method]
-    found = log_prob(lambda x, t: m.tangent(x, pole.expand_as(x)), x1, m.log_prob, m, steps, method)
+    result = log_prob(lambda x, t: m.tangent(x, pole.expand_as(x)), x1, m.log_prob, m, steps, method)
     half = (angle / 2).tan()
     slope = math.exp(2) * (1 + half.square()) / (1 + math.exp(4) * half.square())
-    assert torch.allclose(found, (slope / (2 * math.pi)).log(), atol=5e-2 if method == "euler" else 1e-3)
+    assert torch.allclose(result, (slope / (2 * math.pi)).log(), atol=5e-2 if method == "euler" else 1e-3)
 
 
 def test_a_contracting_flow_on_the_sphere_times_a_line() -> None:
@@ -172,8 +172,8 @@ def test_a_contracting_flow_on_the_sphere_times_a_line() -> None:
     z = torch.tanh(torch.atanh(x1[:, 2]) - 1)
     areas = (1 - z.square()) / (1 - x1[:, 2].square()) / (4 * math.pi)
     line = torch.distributions.Normal(0.0, math.exp(-1)).log_prob(x1[:, 3])
-    found = log_prob(field, x1, m.log_prob, m, 32)
-    assert torch.allclose(found, areas.log() + line, atol=1e-5)
+    result = log_prob(field, x1, m.log_prob, m, 32)
+    assert torch.allclose(result, areas.log() + line, atol=1e-5)
 
 
 def test_the_density_integrates_to_one_on_a_cylinder() -> None:
@@ -183,9 +183,9 @@ def test_the_density_integrates_to_one_on_a_cylinder() -> None:
     line = torch.linspace(-8, 8, 81, dtype=torch.float64)
     a, b = torch.meshgrid(angle, line, indexing="ij")
     x = torch.stack([a.cos(), a.sin(), b], -1).reshape(-1, 3)
-    found = log_prob(wavy(m), x, m.log_prob, m, 16).exp()
-    assert float(found.std() / found.mean()) > 1
-    assert float(found.sum() * (2 * math.pi / 48) * (16 / 80)) == pytest.approx(1, abs=1e-3)
+    result = log_prob(wavy(m), x, m.log_prob, m, 16).exp()
+    assert float(result.std() / result.mean()) > 1
+    assert float(result.sum() * (2 * math.pi / 48) * (16 / 80)) == pytest.approx(1, abs=1e-3)
 
 
 def test_the_density_integrates_to_one_on_the_sphere() -> None:
@@ -196,9 +196,9 @@ def test_the_density_integrates_to_one_on_the_sphere() -> None:
     z, a = torch.meshgrid(nodes, angle, indexing="ij")
     radius = (1 - z.square()).sqrt()
     x = torch.stack([radius * a.cos(), radius * a.sin(), z], -1).reshape(-1, 3)
-    found = log_prob(wavy(m), x, m.log_prob, m, 16).exp()
-    assert float(found.std() / found.mean()) > 0.5
-    total = (found.reshape(48, 64).sum(1) * weights).sum() * (2 * math.pi / 64)
+    result = log_prob(wavy(m), x, m.log_prob, m, 16).exp()
+    assert float(result.std() / result.mean()) > 0.5
+    total = (result.reshape(48, 64).sum(1) * weights).sum() * (2 * math.pi / 64)
     assert float(total) == pytest.approx(1, abs=1e-4)
 
 
@@ -208,9 +208,9 @@ def test_forwards_and_backwards_agree(seed: int, shape: tuple[tuple[int, ...], i
     m = product(*shape)
     field = wavy(m, seed)
     x0 = m.random(4, torch.Generator().manual_seed(seed), dtype=torch.float64)
-    x1, found = sample_with_log_prob(field, x0, m.log_prob, m, Solver(24, "rk4"), Divergence())
+    x1, result = sample_with_log_prob(field, x0, m.log_prob, m, Solver(24, "rk4"), Divergence())
     assert torch.allclose(x1, solve(field, x0, m, Solver(24, "rk4")))
-    assert torch.allclose(log_prob(field, x1, m.log_prob, m, 24), found, atol=2e-2)
+    assert torch.allclose(log_prob(field, x1, m.log_prob, m, 24), result, atol=2e-2)
 
 
 def test_hutchinson_log_prob() -> None:

@@ -111,20 +111,20 @@ def test_one_euler_step_is_a_geodesic() -> None:
 
 
 def test_times() -> None:
-    seen: list[float] = []
+    times: list[float] = []
 
     def field(x: Tensor, t: Tensor) -> Tensor:
         assert t.shape == (2,) and t.dtype == x.dtype
-        seen.append(float(t[0]))
+        times.append(float(t[0]))
         return torch.zeros_like(x)
 
-    done: list[coset.Event] = []
-    solve(field, torch.zeros(2, 3), product((), 3), 2, "heun", progress=done.append)
-    assert seen == [0.0, 0.5, 0.5, 1.0]
-    assert [(event.done, event.total, event.unit) for event in done] == [(1, 2, "step"), (2, 2, "step")]
-    seen.clear()
+    events: list[coset.Event] = []
+    solve(field, torch.zeros(2, 3), product((), 3), 2, "heun", progress=events.append)
+    assert times == [0.0, 0.5, 0.5, 1.0]
+    assert [(event.done, event.total, event.unit) for event in events] == [(1, 2, "step"), (2, 2, "step")]
+    times.clear()
     solve(field, torch.zeros(2, 3), product((), 3), 1, "rk4", start=1.0, stop=0.0)
-    assert seen == [1.0, 0.5, 0.5, 0.0]
+    assert times == [1.0, 0.5, 0.5, 0.0]
 
 
 def test_noise_before_each_step() -> None:
@@ -149,9 +149,9 @@ def test_noise_before_each_step() -> None:
 
 @pytest.mark.parametrize("method", ADAPTIVE)
 def test_adaptive_solvers_say_how_far_they_are(method: str) -> None:
-    seen: list[tuple[int, int]] = []
+    progress: list[tuple[int, int]] = []
     for start, stop in ((0.0, 1.0), (1.0, 0.0)):
-        seen.clear()
+        progress.clear()
         x = torch.randn(2, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         solve(
             linear,
@@ -160,26 +160,26 @@ def test_adaptive_solvers_say_how_far_they_are(method: str) -> None:
             method=method,
             start=start,
             stop=stop,
-            progress=lambda event: seen.append((event.done, event.total or 0)),
+            progress=lambda event: progress.append((event.done, event.total or 0)),
         )
-        assert seen[0] == (0, 100) and seen[-1] == (100, 100) and seen.count((100, 100)) == 1
-        assert all(0 <= done <= 100 for done, _ in seen)
+        assert progress[0] == (0, 100) and progress[-1] == (100, 100) and progress.count((100, 100)) == 1
+        assert all(0 <= percent <= 100 for percent, _ in progress)
 
 
 @pytest.mark.parametrize("method", ADAPTIVE)
 def test_adaptive(method: str) -> None:
     m = product((), 3)
     x = m.random(5, torch.Generator().manual_seed(0), dtype=torch.float64)
-    seen: list[float] = []
+    times: list[float] = []
 
     def field(x: Tensor, t: Tensor) -> Tensor:
-        seen.extend(t.tolist())
+        times.extend(t.tolist())
         return linear(x, t)
 
     tolerance = 1e-5
     y = solve(field, x, m, method=method, rtol=tolerance, atol=tolerance)
     assert torch.allclose(y, x @ torch.linalg.matrix_exp(MATRIX).T, atol=10 * tolerance)
-    assert min(seen) == 0.0 and 0.9 < max(seen) <= 1.0
+    assert min(times) == 0.0 and 0.9 < max(times) <= 1.0
     back = solve(linear, y, m, method=method, start=1.0, stop=0.0, rtol=tolerance, atol=tolerance)
     assert torch.allclose(back, x, atol=20 * tolerance)
     narrow = solve(lambda x, t: -x, x.float(), m, method=method)

@@ -32,21 +32,21 @@ def networks(n: int) -> Population:
 @pytest.mark.parametrize("coupling", ["training", "ot", "independent"])
 def test_nothing_is_learned_from_them(coupling: str) -> None:
     """Without alignment, which is to the first network: the flow is that of the others, bit for bit."""
-    found = []
+    result = []
     for population, unseen in ((networks(72), 8), (networks(72)[:64], 0)):
         flow = Flow(SYM, "geometric", coupling, architecture=SMALL, align=False)  # type: ignore[arg-type]
         flow.fit(population, Matching(epochs=2, batch_size=32, unseen=unseen), model=MODEL, data=SPLIT)
-        found.append(flow.sample(4, 4, generator=torch.Generator().manual_seed(0)).states)
-    assert all(torch.equal(x, found[1][name]) for name, x in found[0].items())
+        result.append(flow.sample(4, 4, generator=torch.Generator().manual_seed(0)).states)
+    assert all(torch.equal(x, result[1][name]) for name, x in result[0].items())
 
 
 def test_the_error_is_that_of_the_velocity(tmp_path: Path) -> None:
     """Of a Euclidean flow in the last epoch, with the weights that samples are drawn with."""
     population, count = networks(80), 16
-    told: list[Epoch] = []
+    rows: list[Epoch] = []
     flow = Flow(SYM, "euclidean", architecture=SMALL)
     flow.fit(
-        population, Matching(epochs=3, batch_size=32, unseen=count), progress=coset.on_epoch(told.append), out=tmp_path
+        population, Matching(epochs=3, batch_size=32, unseen=count), progress=coset.on_epoch(rows.append), out=tmp_path
     )
     fitted = flow.sampler
     order = torch.randperm(count, generator=torch.Generator().manual_seed(0))
@@ -56,27 +56,27 @@ def test_the_error_is_that_of_the_velocity(tmp_path: Path) -> None:
     with torch.no_grad():
         error = fitted.field((1 - at) * starts + at * ends, time) - (ends - starts)
     expected = (error / coset.flow.velocity_network.units(fitted.space, fitted.field.standardize)).square().mean()
-    assert told[-1].more["unseen"] == pytest.approx(float(expected), rel=1e-4)
+    assert rows[-1].more["unseen"] == pytest.approx(float(expected), rel=1e-4)
     lines = (tmp_path / "flow" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["unseen"] for line in lines] == [epoch.more["unseen"] for epoch in told]
+    assert [json.loads(line)["unseen"] for line in lines] == [epoch.more["unseen"] for epoch in rows]
 
 
 def test_it_shows_that_few_networks_are_learned_by_heart() -> None:
     ratios = []
     for n, epochs in ((528, 20), (48, 200)):
-        told: list[Epoch] = []
+        rows: list[Epoch] = []
         flow = Flow(SYM, "euclidean", architecture=SMALL)
-        flow.fit(networks(n), Matching(epochs=epochs, batch_size=32, unseen=16), progress=coset.on_epoch(told.append))
-        ratios.append(told[-1].more["unseen"] / told[-1].loss)
+        flow.fit(networks(n), Matching(epochs=epochs, batch_size=32, unseen=16), progress=coset.on_epoch(rows.append))
+        ratios.append(rows[-1].more["unseen"] / rows[-1].loss)
     assert ratios[0] < 3 < 10 < ratios[1]
 
 
 def test_without_them_nothing_is_told() -> None:
-    told: list[Epoch] = []
+    rows: list[Epoch] = []
     Flow(SYM, "euclidean", architecture=SMALL).fit(
-        networks(32), Matching(epochs=1), progress=coset.on_epoch(told.append)
+        networks(32), Matching(epochs=1), progress=coset.on_epoch(rows.append)
     )
-    assert told[0].more == {}
+    assert rows[0].more == {}
 
 
 def test_some_are_left_to_learn_from() -> None:
@@ -88,13 +88,13 @@ def test_some_are_left_to_learn_from() -> None:
 
 def same_flow(one: Population, unseen: int, other: Population, conditions: list[str]) -> bool:
     """Whether a flow that leaves some of the first out is that of the second, bit for bit."""
-    found = []
+    result = []
     for population, count in ((one, unseen), (other, 0)):
         flow = Flow(SYM, "euclidean", architecture=SMALL, conditions=conditions, align=False)
         flow.fit(population, Matching(epochs=2, batch_size=16, unseen=count))
-        asked = dict.fromkeys(conditions, 0.5)
-        found.append(flow.sample(4, 4, condition=asked, generator=torch.Generator().manual_seed(0)).states)
-    return all(torch.equal(x, found[1][name]) for name, x in found[0].items())
+        condition = dict.fromkeys(conditions, 0.5)
+        result.append(flow.sample(4, 4, condition=condition, generator=torch.Generator().manual_seed(0)).states)
+    return all(torch.equal(x, result[1][name]) for name, x in result[0].items())
 
 
 def labelled(n: int, **labels: torch.Tensor) -> Population:
@@ -128,10 +128,10 @@ def test_every_condition_is_learned() -> None:
     """Tasks one after the other, as those of joined populations lie."""
     tasks = torch.arange(32).float() // 16
     population = labelled(32, task=tasks, run=torch.arange(32).float())
-    held = torch.isin(torch.arange(32), torch.tensor([4, 12, 20, 28]))
-    kept = population[~held]
-    assert kept.labels["task"].mean() == tasks.mean()  # so that conditions have the same units
-    assert same_flow(population, 4, kept, ["task"])
+    out = torch.isin(torch.arange(32), torch.tensor([4, 12, 20, 28]))
+    others = population[~out]
+    assert others.labels["task"].mean() == tasks.mean()  # so that conditions have the same units
+    assert same_flow(population, 4, others, ["task"])
 
 
 def test_few_may_be_left_out_of_many_conditions() -> None:

@@ -80,7 +80,7 @@ def plain(
         optimizer = torch.optim.Adam(trained, rate, weight_decay=decay)
     else:
         optimizer = torch.optim.SGD(trained, rate, settings.momentum, weight_decay=decay)
-    steps, found, done = len(split) // settings.batch_size, [], 0
+    steps, result, done = len(split) // settings.batch_size, [], 0
     for _ in range(settings.epochs):
         order = torch.randperm(len(split), generator=generator)
         for at in order[: steps * settings.batch_size].split(settings.batch_size):
@@ -96,8 +96,8 @@ def plain(
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             done += 1
-            found.append(states.of(net))
-    return found
+            result.append(states.of(net))
+    return result
 
 
 CASES: dict[str, tuple[Callable[[], nn.Module], Split, Collect]] = {
@@ -117,42 +117,42 @@ def test_each_network_is_what_torch_trains_alone(case: str, monkeypatch: pytest.
     make, split, settings = CASES[case]
     if not settings.compile:  # which takes seconds for each number of networks
         monkeypatch.setattr(collecting_chunk, "group_size", lambda *_: 2)
-    found = collect(make(), split, 5, Collect(**{**settings.__dict__, "chunk": 3}), seed=7)
-    assert found.labels["run"].tolist() == [0, 1, 2, 3, 4] and found.starts is not None
+    result = collect(make(), split, 5, Collect(**{**settings.__dict__, "chunk": 3}), seed=7)
+    assert result.labels["run"].tolist() == [0, 1, 2, 3, 4] and result.starts is not None
     for k in range(5):
-        start = {name: x[k] for name, x in found.starts.items()}
+        start = {name: x[k] for name, x in result.starts.items()}
         end = plain(make(), start, split, settings, 7, k // 3)[-1]
         for name, x in end.items():
-            assert torch.allclose(found.states[name][k].double(), x.double(), rtol=1e-10, atol=1e-10), name
+            assert torch.allclose(result.states[name][k].double(), x.double(), rtol=1e-10, atol=1e-10), name
 
 
 def test_labels_are_those_of_evaluate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collecting_chunk, "group_size", lambda *_: 2)
     split, net = clusters(), mlp()
-    found = collect(net, split, 4, QUICK)
-    for k, state in enumerate(states.unstack(found.states)):
+    result = collect(net, split, 4, QUICK)
+    for k, state in enumerate(states.unstack(result.states)):
         expected = coset.evaluate(state, net, split)
-        assert math.isclose(found.labels["loss"][k], expected.nll, rel_tol=1e-6)
-        assert math.isclose(found.labels["accuracy"][k], expected.accuracy or 0, rel_tol=1e-6)
+        assert math.isclose(result.labels["loss"][k], expected.nll, rel_tol=1e-6)
+        assert math.isclose(result.labels["accuracy"][k], expected.accuracy or 0, rel_tol=1e-6)
     net, split = curve(), waves()
-    found = collect(net, split, 1, Collect(epochs=2, batch_size=10, rate=0.01, noise=0.5))
-    value = coset.evaluate(coset.Dirac(states.unstack(found.states)[0], 0.5), net, split).nll
-    assert "accuracy" not in found.labels and math.isclose(found.labels["loss"][0], value, rel_tol=1e-6)
+    result = collect(net, split, 1, Collect(epochs=2, batch_size=10, rate=0.01, noise=0.5))
+    value = coset.evaluate(coset.Dirac(states.unstack(result.states)[0], 0.5), net, split).nll
+    assert "accuracy" not in result.labels and math.isclose(result.labels["loss"][0], value, rel_tol=1e-6)
 
 
 def test_defaults_learn() -> None:
-    found = collect(mlp(torch.float32), clusters(dtype=torch.float32), 20)
-    assert found.labels["accuracy"].min() > 0.9 and found.labels["loss"].max() < 0.3
-    assert found.about["seed"] == 0 and found.about["runs"] == 20 and found.about["settings"]["epochs"] == 25
+    result = collect(mlp(torch.float32), clusters(dtype=torch.float32), 20)
+    assert result.labels["accuracy"].min() > 0.9 and result.labels["loss"].max() < 0.3
+    assert result.about["seed"] == 0 and result.about["runs"] == 20 and result.about["settings"]["epochs"] == 25
 
 
 @pytest.mark.parametrize("precision", ["tf32", "bfloat16"])
 def test_precisions(precision: Any) -> None:
     split = clusters(dtype=torch.float32)
-    found = collect(mlp(torch.float32), split, 5, Collect(precision=precision))
+    result = collect(mlp(torch.float32), split, 5, Collect(precision=precision))
     exact = collect(mlp(torch.float32), split, 5)
-    assert found.labels["accuracy"].min() > 0.9 and found.states["layers.0.weight"].dtype == torch.float32
-    assert states.allclose(found.states, exact.states, 0, 0.3) and torch.get_float32_matmul_precision() == "highest"
+    assert result.labels["accuracy"].min() > 0.9 and result.states["layers.0.weight"].dtype == torch.float32
+    assert states.allclose(result.states, exact.states, 0, 0.3) and torch.get_float32_matmul_precision() == "highest"
 
 
 def test_starts_are_drawn_anew_and_others_do_not_matter() -> None:
@@ -184,23 +184,23 @@ def test_starts_of_ones_own() -> None:
     def draw(n: int, generator: torch.Generator) -> dict[str, Tensor]:
         return {name: 0.1 * torch.randn(n, *x.shape, generator=generator) for name, x in states.of(net).items()}
 
-    found = collect(net, split, 5, QUICK, draw=draw)
+    result = collect(net, split, 5, QUICK, draw=draw)
     again = collect(net, split, 5, QUICK, draw=draw)
-    assert found.starts is not None and found.starts["layers.0.weight"].dtype == torch.float64
-    assert states.allclose(found.states, again.states, 0, 0)
-    assert 0.05 < found.starts["layers.0.bias"].std() < 0.2
-    one = plain(mlp(), {name: x[4] for name, x in found.starts.items()}, split, QUICK, 0, 1)[-1]
-    assert states.allclose({name: x[4] for name, x in found.states.items()}, one, 1e-9, 1e-9)
+    assert result.starts is not None and result.starts["layers.0.weight"].dtype == torch.float64
+    assert states.allclose(result.states, again.states, 0, 0)
+    assert 0.05 < result.starts["layers.0.bias"].std() < 0.2
+    one = plain(mlp(), {name: x[4] for name, x in result.starts.items()}, split, QUICK, 0, 1)[-1]
+    assert states.allclose({name: x[4] for name, x in result.states.items()}, one, 1e-9, 1e-9)
 
 
 def test_kept_iterations() -> None:
     net, split = mlp(), clusters()  # 4 iterations an epoch
     settings = Collect(epochs=5, batch_size=16, rate=0.05, chunk=2, every=3, skip=2)
-    found = collect(net, split, 3, settings, seed=1)
-    assert len(found) == 3 * 4 and found.labels["run"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    assert found.labels["iteration"].tolist() == [11, 14, 17, 20] * 3 and found.starts is not None
+    result = collect(net, split, 3, settings, seed=1)
+    assert len(result) == 3 * 4 and result.labels["run"].tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert result.labels["iteration"].tolist() == [11, 14, 17, 20] * 3 and result.starts is not None
     for run in range(3):
-        part = rows(found, run)
+        part = rows(result, run)
         assert part.starts is not None
         start = {name: x[0] for name, x in part.starts.items()}
         assert all(torch.equal(x, x[:1].expand_as(x)) for x in part.starts.values())
@@ -209,7 +209,7 @@ def test_kept_iterations() -> None:
             assert states.allclose(state, path[int(part.labels["iteration"][k]) - 1], 1e-9, 1e-9)
             assert math.isclose(part.labels["loss"][k], coset.evaluate(state, net, split).nll, rel_tol=1e-6)
     last = collect(net, split, 3, Collect(epochs=5, batch_size=16, rate=0.05, chunk=2), seed=1)
-    ends = found[found.labels["iteration"] == 20]
+    ends = result[result.labels["iteration"] == 20]
     assert all(torch.equal(x, last.states[name]) for name, x in ends.states.items())
 
 
@@ -267,17 +267,17 @@ def test_diverged_networks_are_left_out(caplog: pytest.LogCaptureFixture) -> Non
     net, split = mlp(), clusters()
 
     def draw(n: int, generator: torch.Generator) -> dict[str, Tensor]:
-        drawn = {name: torch.randn(n, *x.shape, generator=generator) for name, x in states.of(net).items()}
-        drawn["layers.0.weight"][1] = 1e30
-        return drawn
+        starts = {name: torch.randn(n, *x.shape, generator=generator) for name, x in states.of(net).items()}
+        starts["layers.0.weight"][1] = 1e30
+        return starts
 
     settings = Collect(epochs=2, batch_size=16, rate=0.05, chunk=4, every=4)
     with caplog.at_level(logging.WARNING, logger="coset.populations.collect"):
-        found = collect(net, split, 4, settings, draw=draw)
-    assert found.labels["run"].tolist() == [0, 0, 2, 2, 3, 3] and "1 of 4 networks diverged" in caplog.text
-    assert found.starts is not None
+        result = collect(net, split, 4, settings, draw=draw)
+    assert result.labels["run"].tolist() == [0, 0, 2, 2, 3, 3] and "1 of 4 networks diverged" in caplog.text
+    assert result.starts is not None
     for run in (0, 2, 3):  # a network that is infinite does no harm to the others
-        part = rows(found, run)
+        part = rows(result, run)
         start = {name: x[0] for name, x in (part.starts or {}).items()}
         assert states.allclose(
             states.unstack(part.states)[-1], plain(mlp(), start, split, settings, 0, 0)[-1], 1e-9, 1e-9

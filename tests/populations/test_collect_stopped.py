@@ -33,14 +33,16 @@ def test_a_stopped_run_goes_on(tmp_path: Path, at: tuple[int, int], seconds: flo
     whole = collect(net, split, 5, settings)
     with pytest.raises(KillError):
         collect(net, split, 5, settings, out=tmp_path, progress=on_epoch(stop_at(*at)), checkpoint_seconds=seconds)
-    seen: list[Epoch] = []
-    found = collect(net, split, 5, settings, out=tmp_path, progress=on_epoch(seen.append), checkpoint_seconds=seconds)
+    epochs: list[Epoch] = []
+    result = collect(
+        net, split, 5, settings, out=tmp_path, progress=on_epoch(epochs.append), checkpoint_seconds=seconds
+    )
     chunk, epoch = at
-    assert (seen[0].replica, seen[0].epoch) == (chunk, epoch if seconds == 0 else 1)
+    assert (epochs[0].replica, epochs[0].epoch) == (chunk, epoch if seconds == 0 else 1)
     for part in ("states", "starts", "labels"):
-        mine, its = getattr(found, part), getattr(whole, part)
+        mine, its = getattr(result, part), getattr(whole, part)
         assert list(mine) == list(its) and all(torch.equal(mine[name], its[name]) for name in its), part
-    assert found.about == whole.about
+    assert result.about == whole.about
     names = sorted(file.name for file in tmp_path.iterdir())
     assert names == ["chunk-00000.safetensors", "chunk-00001.safetensors", "settings.json"]
 
@@ -54,29 +56,29 @@ def test_an_epoch_that_was_stopped_goes_on_within(tmp_path: Path, monkeypatch: p
     whole = collect(net, split, 3, settings)
     write, written = RowFolder.checkpoint, [0]
 
-    def counted(self: RowFolder, content: dict[str, Any]) -> None:
+    def counting(self: RowFolder, content: dict[str, Any]) -> None:
         write(self, {**content, "seconds": content["seconds"] + 1000})
         written[0] += 1
         if written[0] == after:
             raise KillError
 
-    monkeypatch.setattr(RowFolder, "checkpoint", counted)
+    monkeypatch.setattr(RowFolder, "checkpoint", counting)
     with pytest.raises(KillError):
         collect(net, split, 3, settings, out=tmp_path, checkpoint_seconds=0)
-    seen: list[Epoch] = []
+    epochs: list[Epoch] = []
     heard: list[tuple[int, int | None]] = []
 
     def listen(event: Event) -> None:
         if event.epoch is not None:
-            seen.append(event.epoch)
+            epochs.append(event.epoch)
         else:
             heard.append((event.done, event.total))
 
-    found = collect(net, split, 3, settings, out=tmp_path, progress=listen, checkpoint_seconds=0)
+    result = collect(net, split, 3, settings, out=tmp_path, progress=listen, checkpoint_seconds=0)
     assert written[0] == steps and heard == [(k + 1, steps) for k in range(after, steps)]
-    assert [e.seconds >= 1000 for e in seen] == [True] + [False] * (len(seen) - 1)  # of the whole epoch
-    assert all(torch.equal(x, whole.states[name]) for name, x in found.states.items())
-    assert found.labels["iteration"].tolist() == whole.labels["iteration"].tolist()
+    assert [e.seconds >= 1000 for e in epochs] == [True] + [False] * (len(epochs) - 1)  # of the whole epoch
+    assert all(torch.equal(x, whole.states[name]) for name, x in result.states.items())
+    assert result.labels["iteration"].tolist() == whole.labels["iteration"].tolist()
 
 
 def test_steps_of_all_chunks_are_counted() -> None:
@@ -90,13 +92,13 @@ def test_steps_of_all_chunks_are_counted() -> None:
 def test_more_and_fewer_runs_of_one_folder(tmp_path: Path) -> None:
     net, split = mlp(), clusters()
     collect(net, split, 4, QUICK, out=tmp_path)
-    seen: list[Epoch] = []
-    found = collect(net, split, 5, QUICK, out=tmp_path, progress=on_epoch(seen.append))
-    assert {e.replica for e in seen} == {1} and len(found) == 5
-    assert all(torch.equal(x, collect(net, split, 5, QUICK).states[name]) for name, x in found.states.items())
-    fewer = collect(net, split, 2, QUICK, out=tmp_path, progress=on_epoch(seen.append))
-    assert len(seen) == 3 and all(torch.equal(x, found.states[name][:2]) for name, x in fewer.states.items())
-    assert same_file(tmp_path / "chunk-00000.safetensors", found[:3])
+    epochs: list[Epoch] = []
+    result = collect(net, split, 5, QUICK, out=tmp_path, progress=on_epoch(epochs.append))
+    assert {e.replica for e in epochs} == {1} and len(result) == 5
+    assert all(torch.equal(x, collect(net, split, 5, QUICK).states[name]) for name, x in result.states.items())
+    fewer = collect(net, split, 2, QUICK, out=tmp_path, progress=on_epoch(epochs.append))
+    assert len(epochs) == 3 and all(torch.equal(x, result.states[name][:2]) for name, x in fewer.states.items())
+    assert same_file(tmp_path / "chunk-00000.safetensors", result[:3])
 
 
 def test_a_checkpoint_of_other_networks_is_left_alone(tmp_path: Path) -> None:
@@ -104,25 +106,25 @@ def test_a_checkpoint_of_other_networks_is_left_alone(tmp_path: Path) -> None:
     with pytest.raises(KillError):
         collect(net, split, 4, QUICK, out=tmp_path, progress=on_epoch(stop_at(1, 1)), checkpoint_seconds=0)
     assert (tmp_path / "checkpoint.pt").exists()
-    found = collect(net, split, 6, QUICK, out=tmp_path)  # whose second chunk has more networks
+    result = collect(net, split, 6, QUICK, out=tmp_path)  # whose second chunk has more networks
     whole = collect(net, split, 6, QUICK)
-    assert all(torch.equal(x, whole.states[name]) for name, x in found.states.items())
+    assert all(torch.equal(x, whole.states[name]) for name, x in result.states.items())
     assert not (tmp_path / "checkpoint.pt").exists()
 
 
 def same_file(path: Path, population: Population) -> bool:
-    found = Population.load(path)
-    return all(torch.equal(x, found.states[name]) for name, x in population.states.items())
+    result = Population.load(path)
+    return all(torch.equal(x, result.states[name]) for name, x in population.states.items())
 
 
 def test_a_chunk_that_diverged_is_not_trained_again(tmp_path: Path) -> None:
     net, split = mlp(), clusters()
     wild = Collect(epochs=2, batch_size=16, rate=1e200, chunk=2)
-    seen: list[Epoch] = []
+    epochs: list[Epoch] = []
     for _ in range(2):
         with pytest.raises(CosetError, match="All of 4 networks"):
-            collect(net, split, 4, wild, out=tmp_path, progress=on_epoch(seen.append))
-    assert len(seen) == 4
+            collect(net, split, 4, wild, out=tmp_path, progress=on_epoch(epochs.append))
+    assert len(epochs) == 4
 
 
 KILLED = """
@@ -152,11 +154,11 @@ def test_a_killed_process_goes_on(tmp_path: Path, after: str) -> None:
     assert running.wait() == -signal.SIGKILL
     x = torch.randn(64, 4, generator=torch.Generator().manual_seed(0))
     settings, data = Collect(epochs=400, batch_size=16, chunk=3), (x, x.argmax(1) % 3)
-    seen: list[Epoch] = []
-    found = collect(zoo.build("mlp:4-6-3"), data, 6, settings, out=tmp_path, progress=on_epoch(seen.append))
-    assert (seen[0].replica, seen[0].epoch) >= tuple(map(int, after.split()))
+    epochs: list[Epoch] = []
+    result = collect(zoo.build("mlp:4-6-3"), data, 6, settings, out=tmp_path, progress=on_epoch(epochs.append))
+    assert (epochs[0].replica, epochs[0].epoch) >= tuple(map(int, after.split()))
     whole = collect(zoo.build("mlp:4-6-3"), data, 6, settings)
-    assert all(torch.equal(x, whole.states[name]) for name, x in found.states.items())
+    assert all(torch.equal(x, whole.states[name]) for name, x in result.states.items())
 
 
 def test_other_settings_are_refused(tmp_path: Path) -> None:

@@ -37,8 +37,8 @@ def test_all_pairs_by_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks, "ENTRIES", 200)
     monkeypatch.setattr(divergences, "ENTRIES", 100)
     model = zoo.MLP([4, 6, 3])
-    given, inputs, targets = population(model, 5), torch.randn(30, 4), torch.randint(3, (30,))
-    probs = [coset.predict(one, model, inputs).exp().tolist() for one in states.unstack(given)]
+    networks, inputs, targets = population(model, 5), torch.randn(30, 4), torch.randint(3, (30,))
+    probs = [coset.predict(one, model, inputs).exp().tolist() for one in states.unstack(networks)]
     pairs = list(itertools.combinations(range(5), 2))
     apart = [
         entropy(mean(probs[i][x], probs[j][x])) - (entropy(probs[i][x]) + entropy(probs[j][x])) / 2
@@ -47,22 +47,22 @@ def test_all_pairs_by_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     whole = [entropy(mean(*(p[x] for p in probs))) - sum(entropy(p[x]) for p in probs) / 5 for x in range(30)]
     guess = [[max(range(3), key=row.__getitem__) for row in p] for p in probs]
-    found = diversity(given, model, (inputs, targets))
-    assert found.pairs == 10 and found.pairwise_error == 0
-    assert found.pairwise == pytest.approx(sum(apart) / len(apart), rel=1e-5)
-    assert found.whole == pytest.approx(sum(whole) / 30, rel=1e-5)
+    result = diversity(networks, model, (inputs, targets))
+    assert result.pairs == 10 and result.pairwise_error == 0
+    assert result.pairwise == pytest.approx(sum(apart) / len(apart), rel=1e-5)
+    assert result.whole == pytest.approx(sum(whole) / 30, rel=1e-5)
     unlike = sum(guess[i][x] != guess[j][x] for i, j in pairs for x in range(30)) / 300
-    assert found.disagreement == pytest.approx(unlike)
-    assert json.loads(found.to_json())["pairs"] == 10
+    assert result.disagreement == pytest.approx(unlike)
+    assert json.loads(result.to_json())["pairs"] == 10
 
 
 def test_random_pairs_estimate_all() -> None:
     model = zoo.MLP([4, 6, 3])
-    given, data = population(model, 40), (torch.randn(50, 4), torch.randint(3, (50,)))
-    complete, drawn = diversity(given, model, data), diversity(given, model, data, pairs=200, seed=3)
-    assert (complete.pairs, drawn.pairs) == (780, 200)
-    assert 0 < abs(drawn.pairwise - complete.pairwise) < 4 * drawn.pairwise_error < 0.1
-    assert 0 < abs(drawn.disagreement - complete.disagreement) < 4 * drawn.disagreement_error < 0.2
+    networks, data = population(model, 40), (torch.randn(50, 4), torch.randint(3, (50,)))
+    complete, some_pairs = diversity(networks, model, data), diversity(networks, model, data, pairs=200, seed=3)
+    assert (complete.pairs, some_pairs.pairs) == (780, 200)
+    assert 0 < abs(some_pairs.pairwise - complete.pairwise) < 4 * some_pairs.pairwise_error < 0.1
+    assert 0 < abs(some_pairs.disagreement - complete.disagreement) < 4 * some_pairs.disagreement_error < 0.2
 
 
 def test_extremes() -> None:
@@ -72,9 +72,9 @@ def test_extremes() -> None:
     same = diversity({"weight": torch.randn(1, 2, 1).expand(3, 2, 1)}, model, data)
     assert (same.pairwise, same.whole, same.disagreement) == (0, pytest.approx(0, abs=1e-12), 0)
     certain = torch.tensor([[[100.0], [-100.0]], [[-100.0], [100.0]]])
-    found = diversity({"weight": certain}, model, data)
-    assert (found.pairwise, found.whole) == (pytest.approx(math.log(2)), pytest.approx(math.log(2)))
-    assert found.disagreement == 1
+    result = diversity({"weight": certain}, model, data)
+    assert (result.pairwise, result.whole) == (pytest.approx(math.log(2)), pytest.approx(math.log(2)))
+    assert result.disagreement == 1
     near = {"weight": torch.tensor([[[1.0], [0.0]], [[1.0001], [0.0]]])}
     # To second order, JSD = p (1 - p) d^2 / 8 for logits d apart.
     p = 1 / (1 + math.e)
@@ -84,11 +84,11 @@ def test_extremes() -> None:
 def test_mistakes_and_their_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agreements, "ROWS", 2)
     model = zoo.MLP([4, 6, 3])
-    given, data = population(model, 5), (torch.randn(30, 4), torch.randint(3, (30,)))
-    wrong = mistakes(given, model, data)
+    networks, data = population(model, 5), (torch.randn(30, 4), torch.randint(3, (30,)))
+    wrong = mistakes(networks, model, data)
     sets = [
         {x for x in range(30) if int(coset.predict(one, model, data[0])[x].argmax()) != int(data[1][x])}
-        for one in states.unstack(given)
+        for one in states.unstack(networks)
     ]
     assert [set(row.nonzero().flatten().tolist()) for row in wrong] == sets
     others = [max(len(a & b) / len(a | b) for j, b in enumerate(sets) if j != i) for i, a in enumerate(sets)]
@@ -96,12 +96,17 @@ def test_mistakes_and_their_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
     assert agreement(wrong, wrong).tolist() == [1.0] * 5
     apart = torch.tensor([-1, -1, 2, -1, -1])
     assert agreement(wrong, wrong, apart)[2] == pytest.approx(others[2])
-    seen: list[tuple[int, int]] = []
-    found = overlaps(
-        given, given, model, data, torch.arange(5), progress=lambda event: seen.append((event.done, event.total))
+    progress: list[tuple[int, int]] = []
+    result = overlaps(
+        networks,
+        networks,
+        model,
+        data,
+        torch.arange(5),
+        progress=lambda event: progress.append((event.done, event.total)),
     )
-    assert found.tolist() == pytest.approx(others) and seen == [(2, 5), (4, 5), (5, 5)]
-    assert overlaps(given, given, model, data, apart).tolist() == pytest.approx([1.0, 1.0, others[2], 1.0, 1.0])
+    assert result.tolist() == pytest.approx(others) and progress == [(2, 5), (4, 5), (5, 5)]
+    assert overlaps(networks, networks, model, data, apart).tolist() == pytest.approx([1.0, 1.0, others[2], 1.0, 1.0])
 
 
 def test_networks_without_mistakes_agree() -> None:
@@ -113,19 +118,19 @@ def test_networks_without_mistakes_agree() -> None:
 @settings(deadline=None, derandomize=True)
 @for_all(st.integers(2, 30), st.integers(1, 60), st.integers(0, 99))
 def test_pairs_are_of_different_members(n: int, count: int, seed: int) -> None:
-    found = draw_pairs(n, count, seed)
-    assert len(found) == min(count, n * (n - 1) // 2)
-    assert bool((found[:, 0] != found[:, 1]).all())
-    assert int(found.min()) >= 0 and int(found.max()) < n
-    assert torch.equal(found, draw_pairs(n, count, seed))
+    result = draw_pairs(n, count, seed)
+    assert len(result) == min(count, n * (n - 1) // 2)
+    assert bool((result[:, 0] != result[:, 1]).all())
+    assert int(result.min()) >= 0 and int(result.max()) < n
+    assert torch.equal(result, draw_pairs(n, count, seed))
 
 
 def test_refusals() -> None:
     model = zoo.MLP([4, 3])
-    given, inputs = population(model, 2), torch.randn(3, 4)
+    networks, inputs = population(model, 2), torch.randn(3, 4)
     with pytest.raises(coset.DataError, match="values"):
-        diversity(given, model, (inputs, torch.randn(3, 3)))
+        diversity(networks, model, (inputs, torch.randn(3, 3)))
     with pytest.raises(coset.DataError, match="values"):
-        mistakes(given, model, (inputs, torch.randn(3, 3)))
+        mistakes(networks, model, (inputs, torch.randn(3, 3)))
     with pytest.raises(coset.CosetError, match="pairs of 1 networks"):
-        diversity({name: x[:1] for name, x in given.items()}, model, (inputs, torch.zeros(3, dtype=torch.long)))
+        diversity({name: x[:1] for name, x in networks.items()}, model, (inputs, torch.zeros(3, dtype=torch.long)))

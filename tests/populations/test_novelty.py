@@ -31,8 +31,8 @@ class Branches(nn.Module):
         self.one, self.two, self.head = nn.Linear(3, 4), nn.Linear(3, 3), nn.Linear(7, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        found: Tensor = self.head(torch.cat([self.one(x).relu(), self.two(x).tanh()], -1))
-        return found
+        result: Tensor = self.head(torch.cat([self.one(x).relu(), self.two(x).tanh()], -1))
+        return result
 
 
 NETS = {
@@ -66,8 +66,8 @@ def all_distances(queries: State, training: State, sym: coset.Symmetry) -> Tenso
     queries, training = (coset.canonicalize(one, sym).state for one in (queries, training))
     columns = []
     for one in states.unstack(training):
-        moved = sym.act(element, one)
-        parts = [(queries[name][:, None] - moved[name]).flatten(2).square().sum(2) for name in trained(one, sym)]
+        image = sym.act(element, one)
+        parts = [(queries[name][:, None] - image[name]).flatten(2).square().sum(2) for name in trained(one, sym)]
         columns.append(torch.stack(parts).sum(0).amin(1).sqrt())
     return torch.stack(columns, 1)
 
@@ -80,10 +80,10 @@ def test_branch_and_bound_is_exact(name: str, entries: int, monkeypatch: pytest.
     model, sym = network(name)
     queries, training = population(model, 20, 1), population(model, 60, 2)
     expected = all_distances(queries, training, sym).min(1)
-    found = nearest(queries, training, sym)
-    assert found.exact == (name not in ("tanh", "branches"))  # whose signs are free, and not searched
-    assert torch.allclose(found.distance, expected.values)
-    assert torch.equal(found.index, expected.indices)
+    result = nearest(queries, training, sym)
+    assert result.exact == (name not in ("tanh", "branches"))  # whose signs are free, and not searched
+    assert torch.allclose(result.distance, expected.values)
+    assert torch.equal(result.index, expected.indices)
 
 
 def test_few_assignments_are_solved(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,11 +123,11 @@ def test_equivalent_networks_are_as_far(name: str, seed: int) -> None:
     model, sym = network(name)
     queries, training = population(model, 4, 1), population(model, 9, 2)
     generator = torch.Generator().manual_seed(seed)
-    moved = sym.act(sym.random(generator, batch=4, scalings=True), queries)
+    image = sym.act(sym.random(generator, batch=4, scalings=True), queries)
     others = sym.act(sym.random(generator, batch=9, scalings=True), training)
-    found, again = nearest(queries, training, sym), nearest(moved, others, sym)
-    assert torch.allclose(found.distance, again.distance)
-    assert torch.equal(found.index, again.index)
+    result, again = nearest(queries, training, sym), nearest(image, others, sym)
+    assert torch.allclose(result.distance, again.distance)
+    assert torch.equal(result.index, again.index)
 
 
 @pytest.mark.parametrize("candidates", [1, 10, 60])
@@ -135,11 +135,11 @@ def test_deep_networks_are_never_below_the_truth(candidates: int) -> None:
     model, sym = network("deep")
     queries, training = population(model, 20, 1), population(model, 60, 2)
     expected = all_distances(queries, training, sym)
-    found = nearest(queries, training, sym, candidates=candidates)
-    assert not found.exact
-    assert bool((found.distance >= expected.gather(1, found.index[:, None])[:, 0] - 1e-9).all())
-    assert bool((found.distance >= expected.amin(1) - 1e-9).all())
-    excess = found.distance / expected.amin(1) - 1
+    result = nearest(queries, training, sym, candidates=candidates)
+    assert not result.exact
+    assert bool((result.distance >= expected.gather(1, result.index[:, None])[:, 0] - 1e-9).all())
+    assert bool((result.distance >= expected.amin(1) - 1e-9).all())
+    excess = result.distance / expected.amin(1) - 1
     assert float(excess.mean()) < {1: 0.1, 10: 0.01, 60: 0.01}[candidates]
 
 
@@ -147,12 +147,12 @@ def test_deep_networks_are_never_below_the_truth(candidates: int) -> None:
 def test_left_out_networks(name: str) -> None:
     model, sym = network(name)
     training = population(model, 12, 3)
-    found = nearest(training, training, sym, apart=torch.arange(12))
+    result = nearest(training, training, sym, apart=torch.arange(12))
     expected = all_distances(training, training, sym).fill_diagonal_(math.inf).amin(1)
-    assert bool((found.index != torch.arange(12)).all())
-    assert bool((found.distance >= expected - 1e-9).all())
-    if found.exact:
-        assert torch.allclose(found.distance, expected)
+    assert bool((result.index != torch.arange(12)).all())
+    assert bool((result.distance >= expected - 1e-9).all())
+    if result.exact:
+        assert torch.allclose(result.distance, expected)
     itself = nearest(training, training, sym)
     assert torch.equal(itself.index, torch.arange(12)) and float(itself.distance.max()) < 1e-9
     mixed = nearest(training, training, sym, apart=torch.tensor([0] + [-1] * 11))
@@ -173,9 +173,9 @@ def test_batch_norm_buffers_and_attention() -> None:
             + [states.of(model)]
         )
         copies = sym.act(sym.random(torch.Generator().manual_seed(0), batch=3, scalings=True), training)
-        found = nearest(copies, training, sym)
-        assert found.index[2] == 2
-        assert float(found.distance.max()) < 1e-3
+        result = nearest(copies, training, sym)
+        assert result.index[2] == 2
+        assert float(result.distance.max()) < 1e-3
 
 
 def planted(name: str, with_model: bool = True) -> tuple[Novelty, State, State]:
@@ -190,23 +190,23 @@ def planted(name: str, with_model: bool = True) -> tuple[Novelty, State, State]:
         torch.randn(100, 3, generator=generator, dtype=torch.float64),
         torch.randint(2, (100,), generator=generator),
     )
-    given = {"model": model, "data": data} if with_model else {}
-    return novelty(samples, training, sym, fresh=fresh, noise=1e-3, count=30, **given), samples, training  # type: ignore[arg-type]
+    options = {"model": model, "data": data} if with_model else {}
+    return novelty(samples, training, sym, fresh=fresh, noise=1e-3, count=30, **options), samples, training  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", ["shallow", "deep"])
 def test_planted_copies_are_found(name: str) -> None:
-    found, _, _ = planted(name)
-    one = found.kinds["samples"]
+    result, _, _ = planted(name)
+    one = result.kinds["samples"]
     assert one.index[:5].tolist() == [3, 14, 15, 9, 26]
     assert float(one.distance[:5].max()) < 1e-9
     assert float(one.distance[5:].min()) > 0.1
-    assert found.memorised is not None and found.memorised >= 0.25
-    fresh = found.kinds["fresh"].distance
+    assert result.memorised is not None and result.memorised >= 0.25
+    fresh = result.kinds["fresh"].distance
     limit = torch.quantile(fresh, 0.01)
-    assert found.memorised == float((one.distance < limit).double().mean())
+    assert result.memorised == float((one.distance < limit).double().mean())
     assert one.agreement is not None and one.agreement[:5].tolist() == [1.0] * 5
-    assert {kind: len(x.distance) for kind, x in found.kinds.items()} == {
+    assert {kind: len(x.distance) for kind, x in result.kinds.items()} == {
         "samples": 20,
         "fresh": 60,
         "among": 30,
@@ -216,28 +216,28 @@ def test_planted_copies_are_found(name: str) -> None:
 
 
 def test_baselines() -> None:
-    found, _, training = planted("shallow")
+    result, _, training = planted("shallow")
     _, sym = network("shallow")
-    kinds = {kind: x.distances for kind, x in found.kinds.items()}
+    kinds = {kind: x.distances for kind, x in result.kinds.items()}
     # |noise * rms * z| over all tensors has the size of noise * |v|; canonical directions are brought back to norm one.
     size = float(sum(x.square().sum() for x in coset.canonicalize(training, sym).state.values()) / 80) ** 0.5
     assert 0.3 < kinds["noisy"].mean / (1e-3 * size) < 1.1
     assert kinds["noisy"].mean < kinds["midpoints"].mean < kinds["among"].mean
     assert 0.8 < kinds["among"].mean / kinds["fresh"].mean < 1.25
-    chosen = found.kinds["among"]
+    among = result.kinds["among"]
     exact = all_distances(training, training, sym).fill_diagonal_(math.inf).amin(1)
-    assert all(bool(torch.isclose(exact, d).any()) for d in chosen.distance)
+    assert all(bool(torch.isclose(exact, d).any()) for d in among.distance)
 
 
 def test_midpoints_are_of_aligned_networks() -> None:
     model, sym = network("shallow")
     training = population(model, 6, 2)
     pairs = torch.tensor([[0, 1], [4, 2]])
-    found = states.unstack(midpoints(training, sym, pairs, torch.device("cpu")))
+    result = states.unstack(midpoints(training, sym, pairs, torch.device("cpu")))
     members = states.unstack(coset.canonicalize(training, sym).state)
-    for one, (i, j) in zip(found, pairs.tolist(), strict=True):
-        moved = sym.act(coset.align(members[i], members[j], sym).element, members[j])
-        assert states.allclose(one, states.lerp(members[i], moved, 0.5))
+    for one, (i, j) in zip(result, pairs.tolist(), strict=True):
+        image = sym.act(coset.align(members[i], members[j], sym).element, members[j])
+        assert states.allclose(one, states.lerp(members[i], image, 0.5))
 
 
 @pytest.mark.parametrize("name", ["shallow", "deep"])
@@ -245,25 +245,25 @@ def test_searches_say_how_far_they_are(name: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(search, "ENTRIES", 300)
     monkeypatch.setattr(search, "COORDINATES", 200)
     model, sym = network(name)
-    seen: list[tuple[int, int]] = []
+    events: list[tuple[int, int]] = []
     nearest(
         population(model, 2, 1),
         population(model, 30, 2),
         sym,
-        progress=lambda event: seen.append((event.done, event.total)),
+        progress=lambda event: events.append((event.done, event.total)),
     )
-    done = [each for each, _ in seen]
-    assert len(done) > 3 and done == sorted(set(done)) and seen[-1] == (30, 30)
+    counts = [each for each, _ in events]
+    assert len(counts) > 3 and counts == sorted(set(counts)) and events[-1] == (30, 30)
 
 
 def test_reports() -> None:
-    found, _, _ = planted("shallow")
-    lines = found.summary()
+    result, _, _ = planted("shallow")
+    lines = result.summary()
     assert len(lines) == 6
     assert lines[0].startswith("20 samples: ") and "overlap by" in lines[0]
-    assert lines[-1].startswith(f"{found.memorised:.1%} of the samples")
-    record = json.loads(found.to_json())
-    assert record["exact"] and record["memorised"] == found.memorised
+    assert lines[-1].startswith(f"{result.memorised:.1%} of the samples")
+    record = json.loads(result.to_json())
+    assert record["exact"] and record["memorised"] == result.memorised
     assert record["kinds"]["samples"]["distance"]["least"] == pytest.approx(0, abs=1e-9)
     plain, samples, training = planted("deep", with_model=False)
     assert "at most" in plain.summary()[0]
@@ -279,9 +279,9 @@ def test_float32_finds_copies_to_its_precision() -> None:
     model, sym = network("shallow")
     training = states.to(population(model, 50, 2), dtype=torch.float32)
     copies = sym.act(sym.random(torch.Generator().manual_seed(5), batch=50, scalings=True), training)
-    found = nearest(states.to(copies, dtype=torch.float64), training, sym)
-    assert torch.equal(found.index, torch.arange(50))
-    assert float(found.distance.max()) < 1e-5
+    result = nearest(states.to(copies, dtype=torch.float64), training, sym)
+    assert torch.equal(result.index, torch.arange(50))
+    assert float(result.distance.max()) < 1e-5
 
 
 def test_refusals() -> None:

@@ -20,11 +20,11 @@ def test_outputs_and_gradients_of_many_networks(
 ) -> None:
     generator = torch.Generator().manual_seed(0)
 
-    def drawn(*shape: int) -> Tensor:
+    def normal(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64)
 
-    x = drawn(3, 2, 8, 7)
-    weights, biases = drawn(4, 5, 2, *kernel).requires_grad_(), drawn(4, 5).requires_grad_()
+    x = normal(3, 2, 8, 7)
+    weights, biases = normal(4, 5, 2, *kernel).requires_grad_(), normal(4, 5).requires_grad_()
 
     def of_all(convolution: object) -> tuple[Tensor, ...]:
         def two_layers(weight: Tensor, bias: Tensor) -> Tensor:
@@ -34,9 +34,9 @@ def test_outputs_and_gradients_of_many_networks(
             again: Tensor = convolution(F.pad(first, (6, 6, 6, 6))[:, :2].sin(), weight, *how)  # type: ignore[operator]
             return again
 
-        found = torch.vmap(two_layers)(weights, biases)
-        wanted = [weights, biases] if biased else [weights]
-        return found, *torch.autograd.grad(found.square().sum(), wanted)
+        result = torch.vmap(two_layers)(weights, biases)
+        parameters = [weights, biases] if biased else [weights]
+        return result, *torch.autograd.grad(result.square().sum(), parameters)
 
     for ours, theirs in zip(of_all(multiplied), of_all(F.conv2d), strict=True):
         torch.testing.assert_close(ours, theirs)

@@ -47,12 +47,12 @@ def test_an_index_takes_rows_of_every_tensor(places: list[int], mask: list[bool]
         rows = torch.arange(5)[index].tolist()
         assert len(part) == len(rows) and part.about == population.about
         assert part.starts is not None and population.starts is not None
-        for found, all_of_it in (
+        for some, whole in (
             (part.states, population.states),
             (part.starts, population.starts),
             (part.labels, population.labels),
         ):
-            assert all(torch.equal(found[k][i], all_of_it[k][row]) for k in all_of_it for i, row in enumerate(rows))
+            assert all(torch.equal(some[k][i], whole[k][row]) for k in whole for i, row in enumerate(rows))
 
 
 @pytest.mark.parametrize("starts", [True, False])
@@ -69,8 +69,8 @@ def test_parts_together_are_the_whole(starts: bool) -> None:
 def test_files_keep_everything(tmp_path: Path, n: int, starts: bool) -> None:
     population = make(n, starts)
     population.save(tmp_path / "p.safetensors")
-    found = Population.load(tmp_path / "p.safetensors")
-    assert same(found, population) and found.about == population.about
+    part = Population.load(tmp_path / "p.safetensors")
+    assert same(part, population) and part.about == population.about
     with safe_open(tmp_path / "p.safetensors", "pt") as file:
         names = {"state/a.weight", "state/b", "state/steps", "label/run", "label/task"}
         assert set(file.keys()) == names | ({"start/a.weight", "start/b", "start/steps"} if starts else set())
@@ -80,12 +80,12 @@ def test_files_keep_everything(tmp_path: Path, n: int, starts: bool) -> None:
 def test_tied_names_stay_tied(tmp_path: Path) -> None:
     population = make(tied=True)
     population.save(tmp_path / "p.safetensors")
-    for made in (
+    for one in (
         population[1:],
         Population.concat([population, population]),
         Population.load(tmp_path / "p.safetensors"),
     ):
-        assert made.states["again"] is made.states["b"] and list(made.states) == list(population.states)
+        assert one.states["again"] is one.states["b"] and list(one.states) == list(population.states)
 
 
 def test_of_solutions() -> None:
@@ -96,8 +96,8 @@ def test_of_solutions() -> None:
         assert all(torch.equal(population.states[name][k], x) for name, x in state.items())
     net = zoo.build("mlp:4-3-2")
     x = torch.randn(20, 4)
-    found = coset.fit(net, (x, (x[:, 0] > 0).long()), coset.MAP(epochs=1), replicas=3)
-    assert len(Population.of(found)) == 3
+    part = coset.fit(net, (x, (x[:, 0] > 0).long()), coset.MAP(epochs=1), replicas=3)
+    assert len(Population.of(part)) == 3
 
 
 @pytest.mark.parametrize("kind", ["population", "tensors", "ensemble", "list"])

@@ -37,35 +37,33 @@ def test_numbers_on_a_line_by_assignment(n: int, m: int, seed: int) -> None:
     """Each number as often as makes both as many; then the best assignment."""
     generator = torch.Generator().manual_seed(seed)
     x, y = (torch.randn(size, 2, generator=generator, dtype=torch.float64) for size in (n, m))
-    found = squared_distances(x, y)
+    result = squared_distances(x, y)
     for k in range(2):
         cost = (x[:, k].repeat_interleave(m)[:, None] - y[:, k].repeat_interleave(n)[None]).square()
         rows, columns = linear_sum_assignment(cost.numpy())
-        assert float(found[k]) == pytest.approx(float(cost[rows, columns].mean()), abs=1e-12)
+        assert float(result[k]) == pytest.approx(float(cost[rows, columns].mean()), abs=1e-12)
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_equivalent_networks_are_no_distance_apart(name: str) -> None:
-    sym, given = networks(name, 20, 0)
+    sym, own = networks(name, 20, 0)
     generator = torch.Generator().manual_seed(1)
-    moved = sym.act(sym.random(generator, batch=20, scalings=True), given)
-    assert sliced_wasserstein(moved, given, sym).distance < 1e-5
+    image = sym.act(sym.random(generator, batch=20, scalings=True), own)
+    assert sliced_wasserstein(image, own, sym).distance < 1e-5
     _, others = networks(name, 30, 2)
-    before, after = (
-        sliced_wasserstein(others, one, sym, {k: x[0] for k, x in given.items()}) for one in (given, moved)
-    )
+    before, after = (sliced_wasserstein(others, one, sym, {k: x[0] for k, x in own.items()}) for one in (own, image))
     assert after.distance == pytest.approx(before.distance, rel=1e-5) and before.distance > 0.05
 
 
 def test_a_shift_and_the_reference() -> None:
     """All biases of the output moved by s: E_u (s u_i)^2 = s^2 / D, for any reference."""
-    sym, given = networks("relu", 50, 0)
-    moved = given | {"layers.1.bias": given["layers.1.bias"] + 3}
-    size = sum(x[0].numel() for x in given.values())
-    for reference in (None, {k: x[7] for k, x in given.items()}):
-        found = sliced_wasserstein(moved, given, sym, reference, 2000)
-        assert abs(found.distance - 3 / math.sqrt(size)) < 4 * found.error < 0.1
-        assert found.projections == 2000
+    sym, own = networks("relu", 50, 0)
+    image = own | {"layers.1.bias": own["layers.1.bias"] + 3}
+    size = sum(x[0].numel() for x in own.values())
+    for reference in (None, {k: x[7] for k, x in own.items()}):
+        result = sliced_wasserstein(image, own, sym, reference, 2000)
+        assert abs(result.distance - 3 / math.sqrt(size)) < 4 * result.error < 0.1
+        assert result.projections == 2000
 
 
 def test_more_networks_of_one_distribution_come_closer() -> None:
@@ -77,10 +75,10 @@ def test_more_networks_of_one_distribution_come_closer() -> None:
 
 
 def test_what_cannot_be_compared() -> None:
-    sym, given = networks("relu", 3, 0)
+    sym, own = networks("relu", 3, 0)
     with pytest.raises(StateError, match="a network or more"):
-        sliced_wasserstein({k: x[:0] for k, x in given.items()}, given, sym)
+        sliced_wasserstein({k: x[:0] for k, x in own.items()}, own, sym)
     with pytest.raises(CosetError, match="by 0 projections"):
-        sliced_wasserstein(given, given, sym, projections=0)
+        sliced_wasserstein(own, own, sym, projections=0)
     with pytest.raises(StateError, match=r"layers\.0\.bias"):
-        sliced_wasserstein(given | {"layers.0.bias": torch.zeros(3, 5)}, given, sym)
+        sliced_wasserstein(own | {"layers.0.bias": torch.zeros(3, 5)}, own, sym)

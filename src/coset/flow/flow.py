@@ -22,7 +22,7 @@ from coset.flow.flow_file import read_flow, write_flow
 from coset.flow.guidance import Guidance, guided
 from coset.flow.likelihood import Divergence, DivergenceName, ProbeNoise, log_prob, sample_with_log_prob
 from coset.flow.matching import CouplingName, FlowPlan, FlowProblem, Matching, learn
-from coset.flow.sampler import ConditionValues, Sampler
+from coset.flow.sampler import ConditionValues, FlowSampler
 from coset.flow.solvers import Solver, solve
 from coset.flow.velocity_network import Architecture, Prediction, units
 from coset.populations.population import Population, PopulationLike, states_of
@@ -78,7 +78,7 @@ class Flow(Shown):
         network = architecture or Architecture()
         self.sym = sym
         self.plan = FlowPlan(geometry, coupling, network, predict, tuple(conditions), align, group)
-        self._sampler: Sampler | None = None
+        self._sampler: FlowSampler | None = None
 
     @staticmethod
     def of(sym: Symmetry, plan: FlowPlan) -> Flow:
@@ -93,7 +93,7 @@ class Flow(Shown):
         return flow
 
     @property
-    def sampler(self) -> Sampler:
+    def sampler(self) -> FlowSampler:
         """What was learned: the field, the base, and what is known of the population; CosetError if nothing was yet."""
         if self._sampler is None:
             raise CosetError("This flow has not been fitted: call fit(population) first.")
@@ -148,7 +148,7 @@ class Flow(Shown):
         problem = FlowProblem.of(self.plan, populations, method, (model, data), where, seed)
         learn(problem, method, seed, out, progress, checkpoint_seconds)
         about, count = populations[0][1].about, sum(len(own) for _, own in populations)
-        self._sampler = Sampler(problem.field, problem.base, problem.conditions, method.precision, about, count)
+        self._sampler = FlowSampler(problem.field, problem.base, problem.conditions, method.precision, about, count)
         return self
 
     def sample(
@@ -410,7 +410,7 @@ class Flow(Shown):
         return Table(f"{plan.geometry} flow, coupling {plan.coupling}", rows)
 
 
-def _flow(sym: Symmetry, plan: FlowPlan, sampler: Sampler) -> Flow:
+def _flow(sym: Symmetry, plan: FlowPlan, sampler: FlowSampler) -> Flow:
     flow = Flow.of(sym, plan)
     flow._sampler = sampler
     return flow

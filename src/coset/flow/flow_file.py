@@ -13,14 +13,14 @@ from coset.core.errors import CosetError, StateError
 from coset.flow.conditions import Conditions
 from coset.flow.coordinates import BaseDistribution, space
 from coset.flow.matching import FlowPlan
-from coset.flow.sampler import Sampler
+from coset.flow.sampler import FlowSampler
 from coset.flow.velocity_network import Architecture, Standardize, VelocityNetwork
 from coset.solutions.load import FLOW as METADATA
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.graph import Wiring
 
 
-def write_flow(path: str | Path, plan: FlowPlan, sampler: Sampler) -> None:
+def write_flow(path: str | Path, plan: FlowPlan, sampler: FlowSampler) -> None:
     """Write the file, atomically."""
     path = Path(path)
     if path.suffix != ".safetensors":
@@ -48,7 +48,7 @@ def write_flow(path: str | Path, plan: FlowPlan, sampler: Sampler) -> None:
         raise StateError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
-def read_flow(path: str | Path) -> tuple[FlowPlan, Sampler]:
+def read_flow(path: str | Path) -> tuple[FlowPlan, FlowSampler]:
     """The plan of a flow that `write_flow` wrote, and what it learned, on the CPU."""
     source = open_state(path)
     text = source.metadata.get(METADATA)
@@ -70,7 +70,7 @@ def read_flow(path: str | Path) -> tuple[FlowPlan, Sampler]:
         field.load_state_dict({name: source[f"field/{name}"] for name in field.state_dict()})
         base = BaseDistribution(room, description["base"]["means"], description["base"]["stds"])
         networks = description.get("networks", 0)
-        return plan, Sampler(
+        return plan, FlowSampler(
             field.requires_grad_(False),
             base,
             conditions,

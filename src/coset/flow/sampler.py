@@ -22,7 +22,7 @@ ConditionValues = Mapping[str, Tensor | float]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sampler:
+class FlowSampler:
     """field: the velocities. base: where they begin. precision: in which the network of the field runs.
 
     about: what is known of the population that it was learned from, as JSON can hold it. networks: how many those were.
@@ -57,7 +57,7 @@ class Sampler:
     def device(self) -> torch.device:
         return self.space.device
 
-    def on(self, space: Space) -> Sampler:
+    def on(self, space: Space) -> FlowSampler:
         """The same for networks of another width, or on another device, to which its tensors move."""
         device = space.device
         conditions = None if self.conditions is None else self.conditions.to(device)
