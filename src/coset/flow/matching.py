@@ -19,6 +19,7 @@ from coset.core.checks import check_choices, check_positive
 from coset.core.device import matmul_precision
 from coset.core.errors import CosetError, StateError
 from coset.core.progress import Event, Progress
+from coset.core.show import Shown, Table
 from coset.data import Data
 from coset.flow.conditions import Conditions
 from coset.flow.coordinates import (
@@ -95,8 +96,8 @@ class FlowPlan:
         return self.coupling != "training" if self.align is None else self.align
 
 
-@dataclass(frozen=True)
-class Matching:
+@dataclass(frozen=True, repr=False)
+class Matching(Shown):
     """How a flow is learned: the method of `Flow.fit`.
 
     Args:
@@ -150,6 +151,10 @@ class Matching:
         for name in ("warm_up", "weight_decay", "noise", "function", "unseen"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise CosetError(f"Matching: {name} must be finite and not negative, not {getattr(self, name)!r}.")
+
+    def _shown(self) -> Table:
+        cells = [f"{name} {value}" for name, value in asdict(self).items()]
+        return Table("Matching", [tuple(cells[k : k + 3]) for k in range(0, len(cells), 3)])
 
     def rates(self, total: int) -> list[float]:
         """The learning rate of each step.
