@@ -18,7 +18,7 @@ import coset
 from coset import assignment, data, plot, zoo
 
 PENDING: set[str] = {
-    "core", "inference", "paths", "populations", "solutions",
+    "core", "inference", "paths", "populations",
     "symmetries", "training", "weightspace",
 }  # fmt: skip
 """Rooms whose docstrings are still to be written."""
@@ -46,8 +46,9 @@ def documented() -> list[Any]:
         objects.setdefault(id(thing), pytest.param(thing, True, id=name))
         if inspect.isclass(thing) and not issubclass(thing, Exception):
             for key, value in vars(thing).items():
-                method = value.__func__ if isinstance(value, classmethod | staticmethod) else value
-                if inspect.isfunction(method) and (not key.startswith("_") or key in DUNDERS):
+                # Of a class, so that it has the docstring of the method it overrides.
+                method = getattr(thing, key) if isinstance(value, classmethod | staticmethod) else value
+                if inspect.isroutine(method) and (not key.startswith("_") or key in DUNDERS):
                     objects.setdefault(id(method), pytest.param(method, False, id=f"{name}.{key}"))
     return list(objects.values())
 

@@ -216,7 +216,7 @@ def test_robust(run: Run, folder: Path, pair: list[coset.Dirac]) -> None:
     words = ("--robust", "--no-align", "--epochs", 1, "--points", 3, "--set", "attack.steps=2")
     found = report(find(run, *words, "--json"))
     model, digits = zoo.build(NET), data.load("digits")
-    attack = coset.PGD.of(digits, steps=2)
+    attack = coset.PGD(steps=2).in_units_of(digits)
     ours = coset.find_curve(*pair, model, digits.train, align=False, method=coset.Connect(epochs=1, attack=attack))
     assert same(coset.load_curve(folder / CURVE), ours)
     numbers(found["robust"]["curve"], coset.barrier(ours, model, digits.test, 3, attack=attack))

@@ -107,7 +107,7 @@ def test_stopped_and_resumed(net: nn.Module, tmp_path: Path) -> None:
 def test_it_withstands_attacks() -> None:
     """On digits: under attack far more accurate than ordinary training, and what training reports is that."""
     digits = data.load("digits", flatten=True)
-    attack = coset.PGD.of(digits, epsilon=0.2, steps=5, step=0.08)
+    attack = coset.PGD(epsilon=0.2, steps=5, step=0.08).in_units_of(digits)
     net = zoo.build("mlp:64-48-10")
     seen: list[Epoch] = []
     (plain,) = coset.fit(net, digits.train, coset.MAP(rate=5e-3, epochs=15))

@@ -13,7 +13,7 @@ from coset import Symmetry, symmetry, zoo
 from coset.core import state as states
 from coset.core.errors import CosetError
 from coset.solutions.orbit_map import OrbitMap
-from coset.solutions.overlap_estimators import Bethe, Exact, Importance, InfoNCE, log_densities, pairs
+from coset.solutions.overlap_estimators import Bethe, Exact, ImportanceSampling, InfoNCE, log_densities, pairs
 
 CPU = torch.device("cpu")
 
@@ -100,7 +100,7 @@ def test_weights_from_a_set_to_itself_belong_to_two_units() -> None:
     assert orbit.units(name) is None and orbit.independent() == []
     given = gaussian(orbit.size, 3, 1.0)
     assert torch.allclose(Exact(orbit)(*given), brute_force(orbit, *given), atol=1e-9)
-    assert torch.isfinite(Importance(orbit, 4)(*given, torch.Generator().manual_seed(0))).all()
+    assert torch.isfinite(ImportanceSampling(orbit, 4)(*given, torch.Generator().manual_seed(0))).all()
     assert Bethe(orbit)(*given).tolist() == pytest.approx([math.log(6)] * 3)
 
 
@@ -137,7 +137,7 @@ def test_sampling_estimators_bound_the_exact_sum(name: str, spread: float) -> No
     mean, std = mean.expand(rows, -1), std.expand(rows, -1)
     w = mean + std * torch.randn(rows, orbit.size, generator=generator, dtype=torch.float64)
     exact = Exact(orbit)(w, mean, std)
-    low, high = Importance(orbit, 6).sandwich(w, mean, std, generator)
+    low, high = ImportanceSampling(orbit, 6).sandwich(w, mean, std, generator)
     uniform = InfoNCE(orbit, 6)(w, mean, std, generator)
 
     def above(x: Tensor) -> float:
@@ -153,7 +153,7 @@ def test_permutations_near_the_mode_sum_to_the_same(name: str) -> None:
     """Without the identity the mean of the terms is the exact sum, whatever they are drawn by."""
     orbit = orbit_of(name)
     w, mean, std = (x.expand(2000, -1) for x in gaussian(orbit.size, 1, 0.5))
-    found = Importance(orbit, 2, "mode").sandwich(w, mean, std, torch.Generator().manual_seed(0))[0].exp()
+    found = ImportanceSampling(orbit, 2, "mode").sandwich(w, mean, std, torch.Generator().manual_seed(0))[0].exp()
     exact = Exact(orbit)(w[:1], mean[:1], std[:1]).exp()
     assert float(found.mean()) == pytest.approx(float(exact), abs=4 * float(found.std()) / math.sqrt(2000))
 
@@ -167,7 +167,7 @@ def test_more_elements_come_closer_and_saturate_at_log_k() -> None:
     for k in (2, 20):
         found = orbit.log_order - InfoNCE(orbit, k)(*given, generator).mean()
         assert float(found) == pytest.approx(math.log(k), abs=0.05)
-        better = orbit.log_order - Importance(orbit, k)(*given, generator).mean()
+        better = orbit.log_order - ImportanceSampling(orbit, k)(*given, generator).mean()
         assert float(better) == pytest.approx(math.log(720), abs=0.05)
 
 

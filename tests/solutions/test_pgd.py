@@ -206,7 +206,7 @@ def cut(mean: list[float], std: list[float], *shape: int) -> DataSet:
 )
 def test_units_from_a_data_set(dataset: DataSet, means: list[float]) -> None:
     """The fewest numbers that give every value its own mean and std."""
-    attack = coset.PGD.of(dataset, epsilon=0.5)
+    attack = coset.PGD(epsilon=0.5).in_units_of(dataset)
     assert attack.epsilon == 0.5 and attack.mean == tuple(means)
     scale = attack.scale(dataset.train.inputs[0])
     assert torch.equal(scale.mean, dataset.input_scale.mean) and torch.equal(scale.std, dataset.input_scale.std)
@@ -214,8 +214,11 @@ def test_units_from_a_data_set(dataset: DataSet, means: list[float]) -> None:
 
 
 def test_units_of_known_data() -> None:
-    assert coset.PGD.of(load("digits")) == coset.PGD.of(load("digits", flatten=True))
-    assert len(coset.PGD.of(load("digits")).mean) == 1 and len(coset.PGD.of(load("breast-cancer")).mean) == 30
+    assert coset.PGD().in_units_of(load("digits")) == coset.PGD().in_units_of(load("digits", flatten=True))
+    assert (
+        len(coset.PGD().in_units_of(load("digits")).mean) == 1
+        and len(coset.PGD().in_units_of(load("breast-cancer")).mean) == 30
+    )
 
 
 @pytest.mark.parametrize(
@@ -241,7 +244,7 @@ def test_bad_settings(wrong: dict[str, float], message: str) -> None:
     [
         (coset.PGD(), torch.rand(4, 6), torch.rand(4, 1), "targets are values, but attacks are on classifications"),
         (coset.PGD(), torch.ones(4, 6, dtype=torch.int64), torch.zeros(4).long(), "inputs are torch.int64"),
-        (coset.PGD(), torch.rand(4, 6) - 0.5, torch.zeros(4).long(), r"PGD\.of\(dataset\)"),
+        (coset.PGD(), torch.rand(4, 6) - 0.5, torch.zeros(4).long(), r"PGD\.in_units_of\(dataset\)"),
         (coset.PGD(low=None), torch.rand(4, 6) + 1, torch.zeros(4).long(), "between -inf and 1.0"),
         (coset.PGD(mean=[0.0] * 4, std=[1.0] * 4), torch.rand(4, 6), torch.zeros(4).long(), "4 means do not divide"),
         (coset.PGD(), torch.rand(4, 6), torch.full((4,), 3), "classes 0 to 2"),

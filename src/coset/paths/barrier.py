@@ -20,7 +20,7 @@ from coset.data import Data, as_split
 from coset.plot.barrier import barriers
 from coset.solutions import metrics
 from coset.solutions.dirac import Dirac
-from coset.solutions.evaluate import attacked, one_network
+from coset.solutions.evaluate import attack_inputs, one_network
 from coset.solutions.predictive import BATCH, Influence, Prepare, predictive, seed_from
 from coset.solutions.solution import Solution
 
@@ -125,7 +125,7 @@ def barrier(
         point, faced, noise = path(t), split, torch.Generator().manual_seed(seed)
         if attack is not None:
             point = _prepared(one_network(point).to(where), model, prepare)
-            faced = attacked(point, attack, model, split, batch_size, noise, where)
+            faced = attack_inputs(point, attack, model, split, batch_size, noise, where)
         found = predictive(
             point,
             model,

@@ -10,7 +10,6 @@ from coset.core.errors import StateError
 from coset.core.state import StateLike, as_state
 from coset.solutions.dirac import Dirac
 from coset.solutions.solution import Solution
-from coset.solutions.symmetrized import Symmetrized
 
 
 def as_solution(x: StateLike, where: str = "the solution") -> Solution:
@@ -35,6 +34,8 @@ def as_solution(x: StateLike, where: str = "the solution") -> Solution:
 def with_order(x: StateLike, where: str = "the solution") -> Solution:
     """`as_solution`, of one whose units have an order: the mean of a symmetrized one has all of them alike."""
     solution = as_solution(x, where)
-    if isinstance(solution, Symmetrized):
-        raise StateError("A Symmetrized holds its units in every order, so it has no place of its own: give its q.")
+    if not solution.has_order:
+        raise StateError(
+            f"A {type(solution).__name__} holds its units in every order, so it has no place of its own: give its q."
+        )
     return solution

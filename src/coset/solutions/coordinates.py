@@ -24,11 +24,11 @@ def own_names(mean: State, names: Sequence[str], where: str) -> tuple[str, ...]:
             raise StateError(f"Unknown '{name}' in {where}.")
         if not mean[name].is_floating_point():
             raise StateError(f"Tensor '{name}' in {where} is {mean[name].dtype}, and only floating tensors are random.")
-    found = tuple(tied[name] for name in names)
-    for k, name in enumerate(found):
-        if name in found[:k]:
+    owner_names = tuple(tied[name] for name in names)
+    for k, name in enumerate(owner_names):
+        if name in owner_names[:k]:
             raise StateError(f"Tensor '{names[k]}' is in {where} twice, by this name or by one it is tied to.")
-    return found
+    return owner_names
 
 
 def count(state: State, names: Sequence[str]) -> int:
@@ -37,7 +37,7 @@ def count(state: State, names: Sequence[str]) -> int:
 
 
 def slices(state: State, names: Sequence[str]) -> dict[str, slice]:
-    """Where each named tensor lies in the joined vector."""
+    """Where each named tensor lies in the vector of `flatten`."""
     ends = list(itertools.accumulate((state[name].numel() for name in names), initial=0))
     return {name: slice(ends[k], ends[k + 1]) for k, name in enumerate(names)}
 
@@ -47,15 +47,15 @@ def home(state: State, names: Sequence[str]) -> torch.device:
     return state[names[0]].device if names else torch.device("cpu")
 
 
-def joined(state: State, names: Sequence[str]) -> Tensor:
+def flatten(state: State, names: Sequence[str]) -> Tensor:
     """The named tensors flattened and joined in that order: (coordinates,) float64."""
     device = home(state, names)
     parts = [state[name].flatten().to(device, torch.float64) for name in names]
     return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
 
 
-def parted(vectors: Tensor, like: State, names: Sequence[str]) -> dict[str, Tensor]:
-    """The inverse of `joined`, (..., coordinates) to tensors (..., *shape) with the dtypes and devices of `like`."""
+def unflatten(vectors: Tensor, like: State, names: Sequence[str]) -> dict[str, Tensor]:
+    """The inverse of `flatten`, (..., coordinates) to tensors (..., *shape) with the dtypes and devices of `like`."""
     return {
         name: vectors[..., part].reshape((*vectors.shape[:-1], *like[name].shape)).to(like[name])
         for name, part in slices(like, names).items()
@@ -74,7 +74,9 @@ def rows(population: Tensor) -> Tensor:
     return real.double().reshape(len(real), math.prod(real.shape[1:]))
 
 
-def moves(sym: Symmetry, g: Element, state: State, names: Sequence[str]) -> dict[str, tuple[Tensor, Tensor]]:
+def coordinate_sources(
+    sym: Symmetry, g: Element, state: State, names: Sequence[str]
+) -> dict[str, tuple[Tensor, Tensor]]:
     """(index, factor) of each named tensor, both of its shape: g sends coordinate index[i], times factor[i], to i."""
     places = {name: torch.arange(state[name].numel(), device=state[name].device) for name in names}
     shaped = {name: place.reshape(state[name].shape) for name, place in places.items()}

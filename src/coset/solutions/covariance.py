@@ -69,7 +69,7 @@ class Covariance:
         z: Tensor = torch.linalg.solve_triangular(part, x, upper=False)
         return z
 
-    def moved(self, index: Tensor, factor: Tensor) -> Tensor:
+    def image(self, index: Tensor, factor: Tensor) -> Tensor:
         """The matrix of y_i = factor_i x_index(i)."""
         return self.matrix[index][:, index] * factor.outer(factor)
 

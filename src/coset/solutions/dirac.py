@@ -8,19 +8,31 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coset.core.state import State, check, is_coordinate, owners, tie
+from coset.core.state import StateLike, check, is_coordinate, owners, tie
 from coset.solutions.solution import Solution, as_noise, require_count, state_image
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
 
 class Dirac(Solution):
-    """All mass at one state. Its log_prob is 0 there and -inf elsewhere, its entropy 0."""
+    """All mass at one state: what ordinary training gives. Its log_prob is 0 there and -inf elsewhere, its entropy 0.
+
+    Args:
+        state: a mapping of tensors by name, or a module, whose tensors are copied. Names that hold one tensor object
+            are tied.
+        noise: standard deviation of the observations of a regression network; None for a classifier.
+
+    Raises:
+        StateError: some value is NaN or infinite.
+
+    Example:
+        >>> coset.Dirac(model)
+        Dirac(4 tensors, 1,210 coordinates)
+    """
 
     kind: ClassVar[str] = "dirac"
 
-    def __init__(self, state: State, noise: float | None = None) -> None:
-        """Names that hold one tensor object are tied. NaN and infinite values are refused."""
+    def __init__(self, state: StateLike, noise: float | None = None) -> None:
         checked = check(state)
         self.mean = tie({name: x.detach() for name, x in checked.items()}, owners(checked))
         self.noise = as_noise(noise)
@@ -39,9 +51,9 @@ class Dirac(Solution):
         copies = {name: x.expand(n, *x.shape).clone() for name, x in self.mean.items()}
         return tie(copies, owners(self.mean))
 
-    def log_prob(self, state: State) -> Tensor:
-        given = check(state, like=self.mean)
-        same = all(bool((x == given[name].to(x.device)).all()) for name, x in self.mean.items() if is_coordinate(x))
+    def log_prob(self, state: StateLike) -> Tensor:
+        point = check(state, like=self.mean)
+        same = all(bool((x == point[name].to(x.device)).all()) for name, x in self.mean.items() if is_coordinate(x))
         return torch.tensor(0.0 if same else -math.inf, dtype=torch.float64)
 
     def entropy(self) -> Tensor:

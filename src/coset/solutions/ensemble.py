@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from coset.core.errors import StateError
-from coset.core.state import State, check, distinct, is_coordinate, mean, owners, size, stack, tie, unstack
+from coset.core.state import State, StateLike, check, distinct, is_coordinate, mean, owners, size, stack, tie, unstack
 from coset.solutions.coordinates import rows
 from coset.solutions.dirac import Dirac
 from coset.solutions.solution import Solution, as_noise, require_count
@@ -18,15 +18,31 @@ from coset.symmetries.symmetry import Symmetry
 
 
 class Ensemble(Solution):
-    """q = (1/n) sum_k delta(w_k). Its log_prob is the log of the share of members that equal a state.
+    """Several networks that count alike, q = (1/n) sum_k delta(w_k): what a deep ensemble or a Markov chain gives.
 
-    population: the members w_k, each tensor (n, *shape).
+    Its log_prob is the log of the share of members that equal a state. `q.population` holds the members w_k, each
+    tensor (n, *shape).
+
+    Args:
+        states: a sequence of states, modules or Diracs; or a population, a mapping of tensors (n, *shape). Names that
+            hold one tensor object, in the first state, are tied.
+        noise: standard deviation of the observations of a regression network; None for a classifier.
+
+    Raises:
+        StateError: there is no member, or they differ in names or shapes.
+
+    Example:
+        >>> coset.Ensemble([a, b]).is_random
+        True
     """
 
     kind: ClassVar[str] = "ensemble"
 
-    def __init__(self, states: Sequence[State] | State, noise: float | None = None) -> None:
-        """From states, or from a population. Names that hold one tensor object, in the first state, are tied."""
+    def __init__(self, states: Sequence[StateLike] | State, noise: float | None = None) -> None:
+        if isinstance(states, nn.Module | Solution):
+            raise StateError(
+                f"An ensemble is of several networks, and this is one {type(states).__name__}: give a list."
+            )
         if isinstance(states, Mapping):
             population = check(states, where="the population")
             tied = owners(population)
@@ -58,20 +74,25 @@ class Ensemble(Solution):
         return [(1 / len(self), Dirac(member, self.noise)) for member in self.members]
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """Members at random, with replacement."""
+        """Members at random, with replacement.
+
+        Args:
+            n: how many.
+            generator: what they come from; None is torch's own.
+        """
         require_count(n)
         device = None if generator is None else generator.device
-        chosen = torch.randint(len(self), (n,), generator=generator, device=device)
-        drawn = {name: x.index_select(0, chosen.to(x.device)) for name, x in self.population.items()}
-        return tie(drawn, owners(self.mean))
+        indices = torch.randint(len(self), (n,), generator=generator, device=device)
+        samples = {name: x.index_select(0, indices.to(x.device)) for name, x in self.population.items()}
+        return tie(samples, owners(self.mean))
 
-    def log_prob(self, state: State) -> Tensor:
-        given = check(state, like=self.mean)
+    def log_prob(self, state: StateLike) -> Tensor:
+        point = check(state, like=self.mean)
         equal = torch.ones(len(self), dtype=torch.bool)
         for name in distinct(self.mean):
             if is_coordinate(self.mean[name]):
                 x = self.population[name]
-                same = (x == given[name].to(x.device)).unsqueeze(-1)
+                same = (x == point[name].to(x.device)).unsqueeze(-1)
                 equal = equal.to(x.device) & same.flatten(1).all(1)
         return equal.double().mean().log()
 
@@ -90,8 +111,11 @@ class Ensemble(Solution):
         return Ensemble(tie(sym.act(g, self.population), owners(self.mean)), self.noise)
 
     def to(self, device: str | torch.device) -> Ensemble:
-        moved = {name: x.to(device) for name, x in self.population.items()}
-        return Ensemble(tie(moved, owners(self.mean)), self.noise)
+        population = {name: x.to(device) for name, x in self.population.items()}
+        return Ensemble(tie(population, owners(self.mean)), self.noise)
+
+    def _facts(self) -> list[tuple[object, ...]]:
+        return [("members", len(self))]
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         return {"kind": self.kind, "noise": self.noise}, self.population

@@ -2,33 +2,41 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, fields
 
 import torch
 from torch import nn
 
 from coset.core.errors import CosetError
-from coset.core.state import State
+from coset.core.show import Shown, Table
+from coset.core.state import StateLike
 from coset.data import Data, Split, as_split
 from coset.solutions import metrics
 from coset.solutions.as_solution import as_solution
 from coset.solutions.dirac import Dirac
+from coset.solutions.pgd import PGD
 from coset.solutions.predictive import BATCH, predictive
 from coset.solutions.solution import Solution
 
-if TYPE_CHECKING:
-    from coset.solutions.pgd import PGD
 
-
-@dataclass(frozen=True)
-class Evaluation:
+@dataclass(frozen=True, repr=False)
+class Evaluation(Shown):
     """Averages over the examples; what classes or values do not have is None.
 
-    nll: -log p(y | x) in nats; accuracy: of the most probable class; ece: expected calibration error in 15 bins;
-    brier: from 0 to 2; nll_error: standard error of nll from drawing finitely many states, zero for a Dirac and
-    None if unknown since one state was drawn; rmse: root of the mean squared error of the predictive mean; spread:
-    standard deviation over the drawn states of the nll of each alone, None if there is but one.
+    Args:
+        nll: -log p(y | x) in nats.
+        accuracy: the share of examples whose most probable class is the target.
+        ece: expected calibration error in 15 bins (Guo et al. 2017).
+        brier: the mean squared distance of probabilities from the truth, from 0 to 2 (Brier 1950).
+        nll_error: standard error of `nll` from drawing finitely many states, zero for a Dirac and None if unknown since
+            one state was drawn.
+        rmse: root of the mean squared error of the predictive mean.
+        spread: standard deviation over the drawn states of the nll of each alone, None if there is but one.
+
+    Example:
+        >>> report = coset.evaluate(a, model, digits.test)
+        >>> 0 < report.accuracy < 1, report.rmse is None
+        (True, True)
     """
 
     nll: float
@@ -39,9 +47,13 @@ class Evaluation:
     rmse: float | None = None
     spread: float | None = None
 
+    def _shown(self) -> Table:
+        values = [(field.name, getattr(self, field.name)) for field in fields(self)]
+        return Table("Evaluation", [(name, float(value)) for name, value in values if value is not None])
+
 
 def evaluate(
-    q: State | Solution,
+    q: StateLike,
     model: nn.Module,
     data: Data,
     samples: int = 128,
@@ -54,13 +66,35 @@ def evaluate(
     """Measure predictions against the targets, classes as by `coset.predict` or values as by `coset.moments`.
 
     Values need a solution with noise: log p(y | x) = log mean_s N(y; model(x; w_s), noise^2) with w_s ~ q.
-    With an attack, which is on a Dirac, predictions are for the inputs that it finds.
+
+    Args:
+        q: a solution, a state or a module.
+        model: returns logits (n, ..., classes) or values (n, k). It runs in evaluation mode and is not changed.
+        data: `(inputs, targets)` tensors, a `Split` or a DataLoader.
+        samples: states drawn from `q`; a Dirac needs one evaluation, whatever their number.
+        batch_size: inputs in a call of the model.
+        generator: what the states are drawn from; without one they are the same at each call.
+        device: where the model runs, the solution's own by default.
+        attack: predictions are for the inputs that it finds for this very network, which must be a Dirac.
+
+    Returns:
+        The averages.
+
+    Raises:
+        CosetError: the solution has noise and the targets are classes, or the other way round, or there is an attack
+            and the solution is no Dirac.
+        ModelError: the model returns something else than the targets need, or NaN.
+
+    Example:
+        >>> report = coset.evaluate(posterior, model, digits.test, samples=8)
+        >>> report.nll_error > 0
+        True
     """
-    given, split = as_solution(q), as_split(data)
+    solution, split = as_solution(q), as_split(data)
     if attack is not None:
-        split = attacked(one_network(given), attack, model, split, batch_size, generator, device)
-    found = predictive(
-        given,
+        split = attack_inputs(one_network(solution), attack, model, split, batch_size, generator, device)
+    prediction = predictive(
+        solution,
         model,
         split.inputs,
         split.targets,
@@ -69,16 +103,16 @@ def evaluate(
         generator=generator,
         device=device,
     )
-    logs, mean = found.log_probs, found.mean
+    logs, mean = prediction.log_probs, prediction.mean
     targets = split.targets
     return Evaluation(
-        nll=found.loss,
+        nll=prediction.loss,
         accuracy=None if logs is None else metrics.accuracy(logs, targets.to(logs.device)),
         ece=None if logs is None else metrics.ece(logs, targets.to(logs.device)),
         brier=None if logs is None else metrics.brier(logs, targets.to(logs.device)),
-        nll_error=found.loss_error,
+        nll_error=prediction.loss_error,
         rmse=None if mean is None else metrics.rmse(mean, targets.to(mean.device)),
-        spread=found.spread,
+        spread=prediction.spread,
     )
 
 
@@ -92,7 +126,7 @@ def one_network(q: Solution) -> Dirac:
     )
 
 
-def attacked(
+def attack_inputs(
     q: Dirac,
     attack: PGD,
     model: nn.Module,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from coset.core.errors import StateError
-from coset.core.state import State, check, distinct, is_coordinate, owners, tie
+from coset.core.state import State, StateLike, check, distinct, is_coordinate, owners, tie
 from coset.solutions.coordinates import linear
 from coset.solutions.solution import Solution, as_noise, require_count, state_image
 from coset.symmetries.group import Element
@@ -19,31 +19,41 @@ MEAN, STD = "mean.", "std."  # before the names in a file
 
 
 class Gaussian(Solution):
-    """q(w) = prod_i N(w_i; m_i, s_i^2) over the coordinates with s_i > 0; those with s_i = 0 are fixed at m_i.
+    """Independent coordinates, q(w) = prod_i N(w_i; m_i, s_i^2): what mean-field variational inference gives.
 
-    mean: a state; std: its standard deviations, a tensor for each floating tensor of `mean`.
+    Coordinates with s_i = 0 are fixed at m_i.
+
+    Args:
+        mean: a mapping of tensors by name, or a module. Integer, bool and complex tensors are fixed. Names that hold
+            one tensor object are tied: they are drawn together and counted once.
+        std: standard deviations under names of `mean`. A floating tensor that it does not name is fixed, as a norm's
+            statistics are.
+        noise: standard deviation of the observations of a regression network; None for a classifier.
+
+    Raises:
+        StateError: a value is NaN or infinite, a deviation negative, or names or shapes differ.
+
+    Example:
+        >>> q = coset.Gaussian(model, {"layers.1.bias": torch.full((10,), 0.1)})
+        >>> round(float(q.entropy()), 2)
+        -8.84
     """
 
     kind: ClassVar[str] = "gaussian"
 
-    def __init__(self, mean: State, std: State, noise: float | None = None) -> None:
-        """A floating tensor that `std` does not name is fixed, as a norm's statistics are: its std is zero.
-
-        Integer, bool and complex tensors stand in `mean` only. Names that hold one tensor object in `mean` are tied:
-        they are drawn together and counted once.
-        """
+    def __init__(self, mean: StateLike, std: State, noise: float | None = None) -> None:
         checked = check(mean, where="the mean")
         self.mean = tie({name: x.detach() for name, x in checked.items()}, owners(checked))
         floating = {name: x for name, x in self.mean.items() if x.is_floating_point()}
         own = {id(floating[name]) for name in std if name in floating}
-        given = check(std, {name: x for name, x in floating.items() if id(x) in own}, "the standard deviations")
-        for name, x in given.items():
+        deviations = check(std, {name: x for name, x in floating.items() if id(x) in own}, "the standard deviations")
+        for name, x in deviations.items():
             if negative := int((x < 0).sum()):
                 raise StateError(
                     f"Tensor '{name}' in the standard deviations has {negative} negative of {x.numel()} values."
                 )
         full = {
-            name: given[name].detach().to(x.device) if name in given else torch.zeros_like(x)
+            name: deviations[name].detach().to(x.device) if name in deviations else torch.zeros_like(x)
             for name, x in floating.items()
         }
         self.std = tie(full, owners(floating))
@@ -54,7 +64,12 @@ class Gaussian(Solution):
         return any(bool((s > 0).any()) for s in self.std.values())
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """m + s e with e ~ N(0, 1), drawn on the generator's device."""
+        """m + s e with e ~ N(0, 1), drawn on the generator's device.
+
+        Args:
+            n: how many.
+            generator: what they come from; None is torch's own.
+        """
         require_count(n)
 
         def draw(m: Tensor, s: Tensor | None) -> Tensor:
@@ -65,24 +80,28 @@ class Gaussian(Solution):
             noise = torch.randn((n, *m.shape), generator=generator, device=device, dtype=dtype)
             return (m.to(dtype) + s.to(dtype) * noise.to(m.device)).to(m.dtype)
 
-        drawn = {name: draw(self.mean[name], self.std.get(name)) for name in distinct(self.mean)}
-        return {name: drawn[owner] for name, owner in owners(self.mean).items()}
+        samples = {name: draw(self.mean[name], self.std.get(name)) for name in distinct(self.mean)}
+        return {name: samples[owner] for name, owner in owners(self.mean).items()}
 
-    def log_prob(self, state: State) -> Tensor:
-        """-sum_i ((w_i - m_i)^2 / s_i^2 + log(2 pi s_i^2)) / 2 over the random coordinates."""
-        given = check(state, like=self.mean)
+    def log_prob(self, state: StateLike) -> Tensor:
+        """-sum_i ((w_i - m_i)^2 / s_i^2 + log(2 pi s_i^2)) / 2 over the random coordinates.
+
+        Args:
+            state: a mapping of tensors by name, or a module.
+        """
+        point = check(state, like=self.mean)
         total = torch.zeros((), dtype=torch.float64)
         for name in distinct(self.mean):
             m = self.mean[name]
             if not is_coordinate(m):
                 continue
-            x = given[name].to(m.device)
+            x = point[name].to(m.device)
             s = self.std.get(name, torch.zeros(m.shape, device=m.device)).double()
             if not bool((x == m)[s == 0].all()):
                 return torch.tensor(-math.inf, dtype=torch.float64)
-            moved = s > 0
-            z = (x[moved].double() - m[moved].double()) / s[moved]
-            total = total.to(m.device) - (z.square() + math.log(2 * math.pi)).sum() / 2 - s[moved].log().sum()
+            random = s > 0
+            z = (x[random].double() - m[random].double()) / s[random]
+            total = total.to(m.device) - (z.square() + math.log(2 * math.pi)).sum() / 2 - s[random].log().sum()
         return total
 
     def entropy(self) -> Tensor:
@@ -101,6 +120,12 @@ class Gaussian(Solution):
     def to(self, device: str | torch.device) -> Gaussian:
         mean = tie({name: x.to(device) for name, x in self.mean.items()}, owners(self.mean))
         return Gaussian(mean, {name: x.to(device) for name, x in self.std.items()}, self.noise)
+
+    def _facts(self) -> list[tuple[object, ...]]:
+        positive = [s[s > 0] for s in (self.std[name] for name in distinct(self.std))]
+        deviations = torch.cat([s.detach().cpu().double() for s in positive]) if positive else torch.zeros(0)
+        facts: list[tuple[object, ...]] = [("random coordinates", len(deviations))]
+        return [*facts, ("median std", float(deviations.median()))] if len(deviations) else facts
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         mean = {MEAN + name: x for name, x in self.mean.items()}

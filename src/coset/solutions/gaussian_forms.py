@@ -1,4 +1,4 @@
-"""One kind of solution as another, more general one, for pairs of solutions."""
+"""Solutions in a Gaussian form: with independent coordinates, or with the whole covariance."""
 
 from collections.abc import Sequence
 
@@ -6,7 +6,7 @@ from torch import Tensor
 
 from coset.core.errors import CosetError
 from coset.core.state import distinct
-from coset.solutions.coordinates import count, joined, slices
+from coset.solutions.coordinates import count, flatten, slices
 from coset.solutions.covariance import require_small
 from coset.solutions.dirac import Dirac
 from coset.solutions.full_gaussian import FullGaussian
@@ -45,7 +45,7 @@ def _as_full(q: Solution) -> FullGaussian:
     std = q.std if isinstance(q, Gaussian) else {}
     names = [name for name in distinct(std) if bool((std[name] > 0).any())]
     require_small(count(q.mean, names))
-    return FullGaussian(q.mean, joined(std, names).square().diag(), names, q.noise)
+    return FullGaussian(q.mean, flatten(std, names).square().diag(), names, q.noise)
 
 
 def common_roots(a: FullGaussian, b: FullGaussian) -> tuple[list[str], Tensor, Tensor]:

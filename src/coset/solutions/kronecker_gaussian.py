@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from coset.core.errors import SymmetryError
-from coset.core.state import State, check, owners, tie
-from coset.solutions.coordinates import agree_elsewhere, count, home, moves, own_names, slices
+from coset.core.state import StateLike, check, owners, tie
+from coset.solutions.coordinates import agree_elsewhere, coordinate_sources, count, home, own_names, slices
 from coset.solutions.covariance import Covariance, require_density, require_small
 from coset.solutions.full_gaussian import FullGaussian
 from coset.solutions.gaussian import MEAN, Gaussian
@@ -23,27 +23,42 @@ ROWS, COLUMNS = "rows.", "columns."  # before the names in a file
 
 
 class KroneckerGaussian(Solution):
-    """Independent Gaussian tensors with Cov(W_ij, W_kl) = A_ik B_jl; those without factors are fixed.
+    """Independent Gaussian tensors with Cov(W_ij, W_kl) = A_ik B_jl in each: what K-FAC gives.
 
-    mean: a state; factors: name -> (A [out, out], B [in, in]), the tensor being viewed as a matrix (out, in) with
-    out = shape[0] and in all the rest, 1 for a vector. A and B may be singular; then `log_prob` and `entropy` are
-    refused, unless it is by rows or columns without variance, which are fixed.
+    A and B may be singular; then `log_prob` and `entropy` are refused, unless it is by rows or columns without
+    variance, which are fixed. They are kept in float64.
+
+    Args:
+        mean: a mapping of tensors by name, or a module. Names that hold one tensor object are tied.
+        factors: name -> (A [out, out], B [in, in]), the tensor being viewed as a matrix (out, in) with out = shape[0]
+            and in all the rest, 1 for a vector; of tied names one has factors. Tensors without factors are fixed.
+        noise: standard deviation of the observations of a regression network; None for a classifier.
+
+    Raises:
+        StateError: a factor has another shape, or is not positive semidefinite.
+        CosetError: a factor has more than 20,000 rows.
+
+    Example:
+        >>> q = coset.KroneckerGaussian(model, {"layers.1.weight": (0.1 * torch.eye(10), 0.1 * torch.eye(16))})
+        >>> round(q.marginal().std["layers.1.weight"].mean().item(), 6)
+        0.1
     """
 
     kind: ClassVar[str] = "kronecker_gaussian"
 
-    def __init__(self, mean: State, factors: Mapping[str, tuple[Tensor, Tensor]], noise: float | None = None) -> None:
-        """Names that hold one tensor object in `mean` are tied: factors stand under one of them. Kept in float64."""
+    def __init__(
+        self, mean: StateLike, factors: Mapping[str, tuple[Tensor, Tensor]], noise: float | None = None
+    ) -> None:
         checked = check(mean, where="the mean")
         self.mean = tie({name: x.detach() for name, x in checked.items()}, owners(checked))
         self._factors: dict[str, tuple[Covariance, Covariance]] = {}
-        for name, given in zip(own_names(self.mean, list(factors), "the factors"), factors, strict=True):
-            x, (a, b) = self.mean[name], factors[given]
+        for name, alias in zip(own_names(self.mean, list(factors), "the factors"), factors, strict=True):
+            x, (a, b) = self.mean[name], factors[alias]
             rows, columns = _matrix(x).shape
             require_small(max(rows, columns))
             self._factors[name] = (
-                Covariance.of(a, rows, f"The first factor of '{given}'").to(x.device),
-                Covariance.of(b, columns, f"The second factor of '{given}'").to(x.device),
+                Covariance.of(a, rows, f"The first factor of '{alias}'").to(x.device),
+                Covariance.of(b, columns, f"The second factor of '{alias}'").to(x.device),
             )
         self.noise = as_noise(noise)
 
@@ -62,7 +77,12 @@ class KroneckerGaussian(Solution):
         return any(bool(a.random.any() and b.random.any()) for a, b in self._factors.values())
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """M + R E S^T with E ~ N(0, I), drawn on the generator's device."""
+        """M + R E S^T with E ~ N(0, I), drawn on the generator's device.
+
+        Args:
+            n: how many.
+            generator: what they come from; None is torch's own.
+        """
         require_count(n)
 
         def draw(name: str, m: Tensor) -> Tensor:
@@ -75,16 +95,20 @@ class KroneckerGaussian(Solution):
 
         return tie({name: draw(name, m) for name, m in self.mean.items()}, owners(self.mean))
 
-    def log_prob(self, state: State) -> Tensor:
-        """-(|R^-1 (W - M) S^-T|^2 + log det(2 pi A x B)) / 2, summed over tensors, over the random coordinates."""
+    def log_prob(self, state: StateLike) -> Tensor:
+        """-(|R^-1 (W - M) S^-T|^2 + log det(2 pi A x B)) / 2, summed over tensors, over the random coordinates.
+
+        Args:
+            state: a mapping of tensors by name, or a module.
+        """
         self._require_density()
-        given = check(state, like=self.mean)
-        if not agree_elsewhere(given, self.mean, list(self._factors)):
+        point = check(state, like=self.mean)
+        if not agree_elsewhere(point, self.mean, list(self._factors)):
             return torch.tensor(-math.inf, dtype=torch.float64)
         total = torch.zeros((), dtype=torch.float64)
         for name, (a, b) in self._factors.items():
             m = _matrix(self.mean[name]).double()
-            difference = _matrix(given[name]).to(m) - m
+            difference = _matrix(point[name]).to(m) - m
             random = a.random[:, None] & b.random
             if bool(difference[~random].any()):
                 return torch.tensor(-math.inf, dtype=torch.float64)
@@ -104,12 +128,12 @@ class KroneckerGaussian(Solution):
     def _image(self, sym: Symmetry, g: Element) -> KroneckerGaussian:
         """Exact where an element moves and scales whole rows and columns; else it is refused."""
         mean, factors = state_image(sym, g, self.mean), {}
-        for name, (where, c) in moves(sym, g, self.mean, list(self._factors)).items():
+        for name, (where, c) in coordinate_sources(sym, g, self.mean, list(self._factors)).items():
             factors[name] = self.factors[name]
             if where.numel():
                 rows, columns = _axes(name, _matrix(where), _matrix(c))
                 a, b = self._factors[name]
-                factors[name] = a.moved(*rows), b.moved(*columns)
+                factors[name] = a.image(*rows), b.image(*columns)
         return KroneckerGaussian(mean, factors, self.noise)
 
     def to(self, device: str | torch.device) -> KroneckerGaussian:
@@ -133,6 +157,9 @@ class KroneckerGaussian(Solution):
             for name, (a, b) in self.factors.items()
         }
         return Gaussian(self.mean, std, self.noise)
+
+    def _facts(self) -> list[tuple[object, ...]]:
+        return [("factors", ", ".join(f"{name} {len(a)} x {len(b)}" for name, (a, b) in self.factors.items()))]
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         tensors = {MEAN + name: x for name, x in self.mean.items()}

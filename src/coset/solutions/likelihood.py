@@ -53,7 +53,7 @@ class Likelihood(ABC):
     """p(y | f(x), noise) of independent examples."""
 
     @abstractmethod
-    def read(self, found: Any, model: nn.Module, examples: int) -> Tensor:
+    def read(self, raw: Any, model: nn.Module, examples: int) -> Tensor:
         """What `model` returned for so many examples as outputs, refused if it cannot be that."""
 
     @abstractmethod
@@ -72,8 +72,8 @@ class Likelihood(ABC):
 class Classification(Likelihood):
     """log p(y | f) = log softmax(f)_y: logits (..., classes), targets (...) int64. There is no noise."""
 
-    def read(self, found: Any, model: nn.Module, examples: int) -> Tensor:
-        return as_logits(found, model, examples)
+    def read(self, raw: Any, model: nn.Module, examples: int) -> Tensor:
+        return as_logits(raw, model, examples)
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         check_targets(targets, outputs)
@@ -92,8 +92,8 @@ class Regression(Likelihood):
     The noise is a standard deviation; a tensor broadcasts against the outputs.
     """
 
-    def read(self, found: Any, model: nn.Module, examples: int) -> Tensor:
-        return as_values(found, model, examples)
+    def read(self, raw: Any, model: nn.Module, examples: int) -> Tensor:
+        return as_values(raw, model, examples)
 
     def check(self, outputs: Tensor, targets: Tensor) -> None:
         if targets.shape[1:] != outputs.shape[1:]:

@@ -32,9 +32,19 @@ OTHERS = {
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
-    """The solution that `Solution.save` wrote to `path`; any other checkpoint is a Dirac.
+    """The solution in a file.
 
-    Reads whatever `coset.core.checkpoint.load_state` reads.
+    Args:
+        path: what `Solution.save` wrote; any other checkpoint that `coset.load_state` reads is a Dirac.
+        device: of all its tensors.
+
+    Raises:
+        StateError: the file holds a curve, a population or a flow, or cannot be read as a solution.
+
+    Example:
+        >>> posterior.save("posterior.safetensors")
+        >>> coset.load("posterior.safetensors")
+        Gaussian(4 tensors, 1,210 coordinates)
     """
     path = Path(path)
     refuse_other(path)

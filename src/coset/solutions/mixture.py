@@ -11,39 +11,51 @@ from torch import Tensor
 
 from coset.core import state as states
 from coset.core.errors import StateError
-from coset.core.state import State, check, owners, tie
+from coset.core.state import StateLike, check, owners, tie
+from coset.solutions.as_solution import as_solution
 from coset.solutions.solution import Solution, require_count
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
 
 class Mixture(Solution):
-    """q = sum_k w_k q_k, the weights positive or zero and made to sum to one.
+    """A weighted sum of solutions, q = sum_k w_k q_k.
 
     The parts' densities can be added where they fix the same coordinates, as Diracs and ensembles do, and Gaussians
     with the same tensors random; `log_prob` and `entropy` mean nothing for a Dirac mixed with a Gaussian.
 
     Each component has its own noise; that of the mixture is their common one, None if they differ.
+
+    Args:
+        parts: solutions, states or modules of one layout.
+        weights: one for each part, positive or zero, made to sum to one; equal by default.
+
+    Raises:
+        StateError: there is no part, the parts differ in names or shapes, or the weights are not as many or negative.
+
+    Example:
+        >>> coset.Mixture([a, b], [3, 1]).weights
+        (0.75, 0.25)
     """
 
     kind: ClassVar[str] = "mixture"
 
-    def __init__(self, parts: Sequence[Solution], weights: Sequence[float] | None = None) -> None:
-        """Equal weights when none are given."""
+    def __init__(self, parts: Sequence[StateLike], weights: Sequence[float] | None = None) -> None:
         if not parts:
             raise StateError("A mixture needs at least one part.")
-        given = [1.0] * len(parts) if weights is None else [float(w) for w in weights]
-        if len(given) != len(parts):
-            raise StateError(f"A mixture of {len(parts)} needs {len(parts)} weights, not {len(given)}.")
-        total = sum(given)
-        if not all(w >= 0 for w in given) or not 0 < total < math.inf:
-            raise StateError(f"The weights of a mixture must be positive or zero with a finite sum, not {given}.")
-        for k, part in enumerate(parts[1:], 2):
-            check(part.mean, like=parts[0].mean, where=f"part {k} of the mixture")
-        self.parts = tuple(parts)
-        self.weights = tuple(w / total for w in given)
-        mean = states.mean(states.stack(part.mean for part in parts), self.weights)
-        self.mean = tie(mean, owners(parts[0].mean))
+        shares = [1.0] * len(parts) if weights is None else [float(w) for w in weights]
+        if len(shares) != len(parts):
+            raise StateError(f"A mixture of {len(parts)} needs {len(parts)} weights, not {len(shares)}.")
+        total = sum(shares)
+        if not all(w >= 0 for w in shares) or not 0 < total < math.inf:
+            raise StateError(f"The weights of a mixture must be positive or zero with a finite sum, not {shares}.")
+        self.parts = tuple(as_solution(part, f"part {k} of the mixture") for k, part in enumerate(parts, 1))
+        first = self.parts[0].mean
+        for k, part in enumerate(self.parts[1:], 2):
+            check(part.mean, like=first, where=f"part {k} of the mixture")
+        self.weights = tuple(w / total for w in shares)
+        mean = states.mean(states.stack(part.mean for part in self.parts), self.weights)
+        self.mean = tie(mean, owners(first))
         noises = {component.noise for _, component in self.components()}
         self.noise = noises.pop() if len(noises) == 1 else None
 
@@ -62,23 +74,37 @@ class Mixture(Solution):
         ]
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> dict[str, Tensor]:
-        """Each state from a part chosen by its weight."""
+        """Each state from a part that is picked by its weight.
+
+        Args:
+            n: how many.
+            generator: what they come from; None is torch's own.
+        """
         require_count(n)
         device = None if generator is None else generator.device
         uniform = torch.rand(n, generator=generator, device=device, dtype=torch.float64)
         ends = torch.tensor(self.weights, dtype=torch.float64, device=uniform.device).cumsum(0)
-        chosen = torch.searchsorted(ends[:-1], uniform, right=True).tolist()
+        choices = torch.searchsorted(ends[:-1], uniform, right=True).tolist()
         # Groups of one part are drawn at once, then put in the order of the choices.
-        drawn = {k: iter(states.unstack(self.parts[k].sample(chosen.count(k), generator))) for k in sorted({*chosen})}
-        return tie(states.stack(next(drawn[k]) for k in chosen), owners(self.mean))
+        pools = {k: iter(states.unstack(self.parts[k].sample(choices.count(k), generator))) for k in sorted({*choices})}
+        return tie(states.stack(next(pools[k]) for k in choices), owners(self.mean))
 
-    def log_prob(self, state: State) -> Tensor:
-        """log sum_k w_k q_k(state)."""
+    def log_prob(self, state: StateLike) -> Tensor:
+        """log sum_k w_k q_k(state).
+
+        Args:
+            state: a mapping of tensors by name, or a module.
+        """
         terms = [math.log(w) + part.log_prob(state) for w, part in self.components()]
         return torch.logsumexp(torch.stack(terms), 0)
 
     def entropy(self, samples: int = 1000, generator: torch.Generator | None = None) -> Tensor:
-        """-sum_k w_k E_k[log q], by `samples` draws from each random part; exact for Diracs."""
+        """-sum_k w_k E_k[log q]; exact for Diracs.
+
+        Args:
+            samples: draws from each random part.
+            generator: what they come from; None is torch's own.
+        """
         total = torch.zeros((), dtype=torch.float64)
         for w, part in self.components():
             population = part.sample(samples if part.is_random else 1, generator)
@@ -91,6 +117,9 @@ class Mixture(Solution):
 
     def to(self, device: str | torch.device) -> Mixture:
         return Mixture([part.to(device) for part in self.parts], self.weights)
+
+    def _facts(self) -> list[tuple[object, ...]]:
+        return [(f"{w:.4g}", part) for w, part in zip(self.weights, self.parts, strict=True)]
 
     def pack(self) -> tuple[dict[str, Any], dict[str, Tensor]]:
         packed = [part.pack() for part in self.parts]

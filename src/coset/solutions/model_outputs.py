@@ -39,7 +39,7 @@ def states_at_once(model: nn.Module, device: torch.device) -> int:
 
 def model_outputs(
     model: nn.Module,
-    given: Iterable[State],
+    population: Iterable[State],
     inputs: Tensor,
     likelihood: Likelihood,
     *,
@@ -53,7 +53,7 @@ def model_outputs(
     need a few times the memory of `batch_size` examples; one by one if `vmap` refuses the model. The model and the
     states are on `device`, the inputs may be elsewhere.
     """
-    waiting = iter(given)
+    waiting = iter(population)
     _, batches = _limits(device)
     vectorized: bool | None = None
     start = 0
@@ -61,18 +61,18 @@ def model_outputs(
         if vectorized is None and len(chunk) > 1:
             vectorized = _vectorizes(model, _stack(model, chunk[:2]), inputs[:2].to(device))
         if vectorized and len(chunk) > 1:
-            population = _stack(model, chunk)
+            stacked = _stack(model, chunk)
             rows = max(min(batches * batch_size // len(chunk), batch_size), 1)
             for examples in _slices(len(inputs), rows):
-                found = _call_all(model, population, inputs[examples].to(device))
-                likelihood.read(found[0], model, examples.stop - examples.start)
-                yield slice(start, start + len(chunk)), examples, found
+                out = _call_all(model, stacked, inputs[examples].to(device))
+                likelihood.read(out[0], model, examples.stop - examples.start)
+                yield slice(start, start + len(chunk)), examples, out
         else:
             for k, state in enumerate(chunk, start):
                 for examples in _slices(len(inputs), batch_size):
-                    found = states.call(model, state, (inputs[examples].to(device),))
-                    found = likelihood.read(found, model, examples.stop - examples.start)
-                    yield slice(k, k + 1), examples, found.unsqueeze(0)
+                    raw = states.call(model, state, (inputs[examples].to(device),))
+                    out = likelihood.read(raw, model, examples.stop - examples.start)
+                    yield slice(k, k + 1), examples, out.unsqueeze(0)
         start += len(chunk)
 
 
@@ -82,8 +82,8 @@ def _stack(model: nn.Module, chunk: list[State]) -> State:
 
 
 def _call_all(model: nn.Module, population: State, batch: Tensor) -> Tensor:
-    found: Tensor = torch.vmap(lambda state: states.call(model, state, (batch,)))(population)
-    return found
+    outputs: Tensor = torch.vmap(lambda state: states.call(model, state, (batch,)))(population)
+    return outputs
 
 
 def _vectorizes(model: nn.Module, population: State, batch: Tensor) -> bool:

@@ -56,7 +56,7 @@ class OrbitMap:
                 self._blocks += blocks(part.view(shapes[name]), axes)
         present = {label.units for block in self._blocks for label in block.labels}
         self.sets = {n: s for n, s in sym.sets.items() if s.movable and s.size > 1 and n in present}
-        self._sizes = {name: known.size for name, known in sym.sets.items()}
+        self._sizes = {name: units.size for name, units in sym.sets.items()}
         self._pieces = [piece for block in self._blocks if (piece := self._piece(block)).factors]
 
     def copies(self, name: str) -> int:
@@ -71,7 +71,7 @@ class OrbitMap:
     @property
     def log_orders(self) -> dict[str, float]:
         """log of the number of permutations of each set."""
-        return {name: self.copies(name) * math.lgamma(known.size + 1) for name, known in self.sets.items()}
+        return {name: self.copies(name) * math.lgamma(units.size + 1) for name, units in self.sets.items()}
 
     def uniform(self, batch: tuple[int, ...], generator: torch.Generator | None = None) -> Permutations:
         """Uniform elements."""
@@ -90,8 +90,8 @@ class OrbitMap:
             source = piece.positions
             for factor in piece.factors:
                 if factor.units in permutations:
-                    moved = permutations[factor.units][..., factor.copy, factor.unit]
-                    source = source + factor.stride * (moved - factor.unit)
+                    image = permutations[factor.units][..., factor.copy, factor.unit]
+                    source = source + factor.stride * (image - factor.unit)
             out[..., piece.positions] = source.expand(*batch, -1)
         return out
 
@@ -101,22 +101,22 @@ class OrbitMap:
         Without those that belong to a unit of the sets `apart_from` too. None if some coordinates belong to two units
         of this set at once, as those of the weights from a set of units to itself.
         """
-        known = self.sets[name]
-        found = [torch.empty(self.copies(name), known.size, 0, dtype=torch.int64)]
+        units = self.sets[name]
+        columns = [torch.empty(self.copies(name), units.size, 0, dtype=torch.int64)]
         for block in self._blocks:
             where = block.where(name)
             if len(where) > 1:
                 return None
             if where and not any(label.units in apart_from for label in block.labels):
-                bases = block.bases(where[0], known)
+                bases = block.bases(where[0], units)
                 values = block.values.movedim((*bases, where[0]), tuple(range(len(bases) + 1)))
-                found.append(values.reshape(self.copies(name), known.size, -1))
-        return torch.cat(found, -1).to(self.device)
+                columns.append(values.reshape(self.copies(name), units.size, -1))
+        return torch.cat(columns, -1).to(self.device)
 
     def independent(self) -> list[str]:
         """Sets that share no coordinate with each other, of largest order: their moves do not interfere.
 
-        Chosen by search among up to sixteen linear sets, greedily among more.
+        By search among up to sixteen linear sets, greedily among more.
         """
         names = [name for name in self.sets if self.units(name) is not None]
         shared = {frozenset(u for u in (label.units for label in b.labels) if u in names) for b in self._blocks}
@@ -124,19 +124,19 @@ class OrbitMap:
         orders = self.log_orders
         names.sort(key=lambda name: -orders[name])
         if len(names) > 16:
-            chosen: list[str] = []
+            greedy: list[str] = []
             for name in names:
-                if not rivals[name] & {*chosen}:
-                    chosen.append(name)
-            return chosen
+                if not rivals[name] & {*greedy}:
+                    greedy.append(name)
+            return greedy
         best: tuple[float, list[str]] = (0.0, [])
         stack: list[tuple[float, list[str], list[str]]] = [(0.0, [], names)]
         while stack:
-            value, taken, left = stack.pop()
-            best = max(best, (value, taken), key=lambda pair: pair[0])
-            for k, name in enumerate(left):
-                rest = [other for other in left[k + 1 :] if other not in rivals[name]]
-                stack.append((value + orders[name], [*taken, name], rest))
+            value, selection, candidates = stack.pop()
+            best = max(best, (value, selection), key=lambda pair: pair[0])
+            for k, name in enumerate(candidates):
+                rest = [other for other in candidates[k + 1 :] if other not in rivals[name]]
+                stack.append((value + orders[name], [*selection, name], rest))
         return best[1]
 
     def _piece(self, block: Block) -> _Piece:
@@ -157,7 +157,10 @@ class OrbitMap:
 
 @dataclass(frozen=True, eq=False)
 class FlatGaussian:
-    """mean, std: (p,) of the random tensors `names` one after the other; orbit: how permutations move them."""
+    """A Gaussian as vectors mean and std (p,) of its random tensors `names`, one after the other.
+
+    orbit: how permutations move them.
+    """
 
     names: tuple[str, ...]
     mean: Tensor
@@ -171,11 +174,11 @@ class FlatGaussian:
 
 
 def flat_gaussian(q: Gaussian, sym: Symmetry) -> FlatGaussian:
-    """The vectors of `q`, on its device; refused if a tensor that moves is fixed, since its images do not overlap."""
+    """`q` as vectors, on its device; refused if a tensor that moves is fixed, since its images do not overlap."""
     names = [name for name in distinct(q.std) if bool((q.std[name] > 0).all())]
-    moved = {name for group in sym.groups if group.size > 1 for name, _ in group.members}
-    known = {*names} | {second for second, first in sym.tied.items() if first in names}
-    for name in moved - known:
+    movable = {name for group in sym.groups if group.size > 1 for name, _ in group.members}
+    random = {*names} | {second for second, first in sym.tied.items() if first in names}
+    for name in movable - random:
         if name in q.mean:
             raise CosetError(
                 f"Tensor '{name}' is moved by the symmetry but has coordinates with standard deviation 0: equivalent "

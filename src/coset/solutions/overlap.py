@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from coset.core.errors import CosetError
+from coset.core.show import Shown, Table
+from coset.core.state import StateLike
 from coset.solutions.as_solution import as_solution
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.orbit_map import flat_gaussian
-from coset.solutions.overlap_estimators import Bethe, Entropy, Importance, estimator
-from coset.solutions.solution import Solution
+from coset.solutions.overlap_estimators import Bethe, Entropy, ImportanceSampling, estimator
 from coset.symmetries.symmetry import Symmetry
 
 CHUNK = 16  # states that are looked at in one go
@@ -21,13 +22,21 @@ SEPARATE = 0.1  # nats that modes may be short of separate and still count as su
 TOGETHER = 0.5  # of the index, from where modes count as one
 
 
-@dataclass(frozen=True)
-class Overlap:
+@dataclass(frozen=True, repr=False)
+class Overlap(Shown):
     """The mutual information I of a random permutation and the weights it moves, and what it says.
 
-    information: I in nats, 0 where all images of the posterior are the same, log|G| where none overlap. error: its
-    standard error from drawing finitely many states. lower, upper: bounds of I, each up to its standard error.
-    log_order: log|G|. of_sets: for each set of units that is moved alone, its I and the log of its order.
+    Args:
+        information: I in nats, 0 where all images of the posterior are the same, log|G| where none overlap.
+        error: its standard error from drawing finitely many states.
+        lower: a bound of I, up to its standard error.
+        upper: a bound of I, up to its standard error.
+        log_order: log|G|.
+        of_sets: for each set of units that is moved alone, its I and the log of its order.
+
+    Example:
+        >>> coset.overlap(posterior, sym, samples=4).index < 0.5
+        True
     """
 
     information: float
@@ -36,6 +45,16 @@ class Overlap:
     upper: float
     log_order: float
     of_sets: dict[str, tuple[float, float]]
+
+    def _shown(self) -> Table:
+        sets = [(f"of {name} alone", f"{i:.4g} of {order:.4g} nats") for name, (i, order) in self.of_sets.items()]
+        rows = [
+            ("index", f"{self.index:.4g}, 0 for no overlap and 1 for modes that are one"),
+            ("information", f"{self.information:.6g} ± {self.error:.2g} of {self.log_order:.6g} nats"),
+            ("bounds", f"{self.lower:.6g} to {self.upper:.6g}"),
+            *sets,
+        ]
+        return Table("Overlap", rows)
 
     @property
     def index(self) -> float:
@@ -63,7 +82,7 @@ class Overlap:
 
 
 def overlap(
-    q: Solution,
+    q: StateLike,
     sym: Symmetry,
     entropy: Entropy = "importance",
     samples: int = 64,
@@ -74,24 +93,43 @@ def overlap(
     """How much the images of a Gaussian under the permutations of `sym` overlap.
 
     The default estimator has bounds on both sides, for deep networks too: with and without the identity among the
-    permutations it draws (see `overlap_estimators.Importance`). `bethe` is bounded by the Bethe permanent's factor of
-    2^(n/2), from below by sets that do not interfere and from above by the sum over all sets; `infonce` from below.
+    permutations it draws (see `overlap_estimators.ImportanceSampling`). "bethe" is bounded by the Bethe permanent's
+    factor of 2^(n/2), from below by sets that do not interfere and from above by the sum over all sets; "infonce" from
+    below.
+
+    Args:
+        q: a `Gaussian`.
+        sym: the symmetry of its network.
+        entropy: the estimator: "importance", "bethe", "infonce" (gelberg2024 Theorem 4.3), or "exact" for small groups.
+        samples: states drawn from `q`.
+        elements: permutations drawn for each of them.
+        generator: what both come from; without one they are the same at each call.
+
+    Returns:
+        The mutual information with its bounds, for all sets of units and for each alone.
+
+    Raises:
+        CosetError: `q` is no Gaussian with independent coordinates, or the symmetry has no permutations.
+
+    Example:
+        >>> print(coset.overlap(posterior, sym, samples=4).sentence)
+        Equivalent modes ...
     """
-    given = as_solution(q)
-    if not isinstance(given, Gaussian):
+    solution = as_solution(q)
+    if not isinstance(solution, Gaussian):
         raise CosetError(
-            f"The overlap is known for a Gaussian with independent coordinates, not a {type(given).__name__}."
+            f"The overlap is known for a Gaussian with independent coordinates, not a {type(solution).__name__}."
         )
     if samples < 2:
         raise CosetError(f"The overlap needs two samples or more, not {samples}.")
     if elements < 2:
         raise CosetError(f"The overlap needs two elements or more, not {elements}.")
-    v = flat_gaussian(given, sym)
+    v = flat_gaussian(solution, sym)
     orbit = v.orbit
     if not orbit.sets:
         raise CosetError("This symmetry has no permutations, so no equivalent modes.")
     own = torch.Generator(v.mean.device).manual_seed(0) if generator is None else generator
-    chosen, bethe = estimator(entropy, orbit, elements), Bethe(orbit)
+    estimate, bethe = estimator(entropy, orbit, elements), Bethe(orbit)
     values: list[Tensor] = []
     other: list[Tensor] = []
     sets: dict[str, list[Tensor]] = {name: [] for name in orbit.sets if bethe.units[name] is not None}
@@ -99,14 +137,14 @@ def overlap(
         for start in range(0, samples, CHUNK):
             w = v.sample(min(CHUNK, samples - start), own)
             mean, std = v.mean.expand_as(w), v.std.expand_as(w)
-            if isinstance(chosen, Importance):
-                low, high = chosen.sandwich(w, mean, std, own)
+            if isinstance(estimate, ImportanceSampling):
+                low, high = estimate.sandwich(w, mean, std, own)
                 values.append(high)
                 other.append(low)
             else:
-                values.append(chosen(w, mean, std, own))
-            for name, found in sets.items():
-                found.append(bethe.of_set(name, w, mean, std))
+                values.append(estimate(w, mean, std, own))
+            for name, sums in sets.items():
+                sums.append(bethe.of_set(name, w, mean, std))
     logs, total = torch.cat(values), orbit.log_order
     of_sets = {
         name: (orbit.log_orders[name] - float(torch.cat(x).mean()), orbit.log_orders[name]) for name, x in sets.items()
@@ -121,7 +159,7 @@ def overlap(
         # The upper one may exceed what is possible by far, where no permutation that was drawn fits.
         information = (lower + min(upper, total)) / 2
     elif entropy == "bethe":
-        lower -= sum(orbit.copies(name) * orbit.sets[name].size for name in bethe.chosen) / 2 * math.log(2)
+        lower -= sum(orbit.copies(name) * orbit.sets[name].size for name in bethe.independent) / 2 * math.log(2)
         if len(of_sets) == len(orbit.sets):
             upper = sum(value for value, _ in of_sets.values())
     error = float(logs.std()) / math.sqrt(samples)

@@ -1,4 +1,4 @@
-"""Estimators by name."""
+"""log sum_g q(g w) / q(w) over the permutations of a Gaussian: exact, by Bethe permanents, or by sampling."""
 
 from __future__ import annotations
 
@@ -53,15 +53,15 @@ def nearest(orbit: OrbitMap, w: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     names = sorted(sizes, key=lambda name: -sizes[name])
     best = w
     for sweep in range(SWEEPS):
-        moved = best
+        image = best
         for k, name in enumerate(names):
             units = orbit.units(name, apart_from=names[k + 1 :] if sweep == 0 else ())
             assert units is not None
-            order = solve_many(pairs(moved, mean, std, units).squeeze(0)).permutation
-            moved = torch.gather(moved, 1, orbit.index({name: order.unsqueeze(0)}))
-        if sweep and not bool(log_densities(moved, mean, std) > log_densities(best, mean, std)):
+            order = solve_many(pairs(image, mean, std, units).squeeze(0)).permutation
+            image = torch.gather(image, 1, orbit.index({name: order.unsqueeze(0)}))
+        if sweep and not bool(log_densities(image, mean, std) > log_densities(best, mean, std)):
             break
-        best = moved
+        best = image
     return best if bool(log_densities(best, mean, std) > log_densities(w, mean, std)) else w
 
 
@@ -75,8 +75,8 @@ class Estimator(ABC):
     def __init__(self, orbit: OrbitMap) -> None:
         self.orbit = orbit
         self.units = {name: orbit.units(name) for name in orbit.sets}
-        self.chosen = orbit.independent()
-        self.is_product = len(self.chosen) == len(orbit.sets)
+        self.independent = orbit.independent()
+        self.is_product = len(self.independent) == len(orbit.sets)
 
     @abstractmethod
     def __call__(self, w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator | None = None) -> Tensor:
@@ -88,19 +88,19 @@ class Estimator(ABC):
         assert units is not None
         return pairs(w, mean, std, units)
 
-    def log_ratios(self, drawn: Permutations, w: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    def log_ratios(self, elements: Permutations, w: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """log q(g w) / q(w) of elements (rows, k) -> (rows, k)."""
         if self.is_product:
             # The sum over a unit's coordinates is done once for all elements.
-            parts = [_along(self.pairs_of(name, w, mean, std), p) for name, p in drawn.items()]
+            parts = [_along(self.pairs_of(name, w, mean, std), p) for name, p in elements.items()]
             return torch.stack(parts).sum(0)
-        moved = torch.gather(w.unsqueeze(1).expand(-1, self._count(drawn), -1), 2, self.orbit.index(drawn))
-        now = log_densities(moved, mean.unsqueeze(1), std.unsqueeze(1))
+        images = torch.gather(w.unsqueeze(1).expand(-1, _count(elements), -1), 2, self.orbit.index(elements))
+        now = log_densities(images, mean.unsqueeze(1), std.unsqueeze(1))
         return now - log_densities(w, mean, std).unsqueeze(1)
 
-    @staticmethod
-    def _count(drawn: Permutations) -> int:
-        return next(iter(drawn.values())).shape[1]
+
+def _count(elements: Permutations) -> int:
+    return next(iter(elements.values())).shape[1]
 
 
 class InfoNCE(Estimator):
@@ -120,11 +120,11 @@ class InfoNCE(Estimator):
         return with_identity.logsumexp(1) + self.orbit.log_order - math.log(self._elements)
 
 
-class Importance(Estimator):
+class ImportanceSampling(Estimator):
     """log 1/K sum_k q(g_k w) / (q(w) f(g_k)) with g_1 the identity and the others drawn from f, set after set.
 
     f draws the units of a set in sequence by how well they fit (`coset.assignment.sample_permutations`), judged by
-    the weights they share with no set that is yet to be drawn, so that it knows w and nothing of the element that w
+    the weights they share with no set whose turn is yet to come, so that it knows w and nothing of the element that w
     was drawn with. That element is a draw from the true distribution of g given w, so with it among the g_k the
     expectation is no less than the true one, whatever f is (Sobolev & Vetrov 2019; InfoNCE is the case of a uniform
     f); without it, no more: `sandwich`. f takes no part in the gradient.
@@ -139,7 +139,7 @@ class Importance(Estimator):
         self._elements, self._proposal = elements, proposal
         # Units that lie over others are told apart once those have their places.
         order = sorted(orbit.sets, key=lambda name: len(orbit.sets[name].over))
-        self._known = {name: orbit.units(name, apart_from=order[k + 1 :]) for k, name in enumerate(order)}
+        self._units = {name: orbit.units(name, apart_from=order[k + 1 :]) for k, name in enumerate(order)}
 
     def __call__(self, w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator | None = None) -> Tensor:
         return self.sandwich(w, mean, std, generator)[1]
@@ -149,8 +149,8 @@ class Importance(Estimator):
     ) -> tuple[Tensor, Tensor]:
         """Estimates whose expectations are no more and no less than the true one."""
         judged = mean if self._proposal == "mode" else w
-        drawn, log_f, staying = self._draw(judged.detach(), mean.detach(), std.detach(), generator)
-        terms = self.log_ratios(drawn, w, mean, std) - log_f
+        elements, log_f, staying = self._draw(judged.detach(), mean.detach(), std.detach(), generator)
+        terms = self.log_ratios(elements, w, mean, std) - log_f
         with_identity = torch.cat([-staying.unsqueeze(1), terms], 1)
         k = terms.shape[1]
         return terms.logsumexp(1) - math.log(k), with_identity.logsumexp(1) - math.log(k + 1)
@@ -160,27 +160,27 @@ class Importance(Estimator):
     ) -> tuple[Permutations, Tensor, Tensor]:
         """Elements (rows, k), their log f, and that of the identity, (rows,)."""
         rows, k = len(w), self._elements - 1
-        drawn: Permutations = {}
+        elements: Permutations = {}
         log_f = torch.zeros(rows, k, dtype=torch.float64, device=w.device)
         staying = torch.zeros(rows, dtype=torch.float64, device=w.device)
-        for name, units in self._known.items():
+        for name, units in self._units.items():
             if units is None:
-                drawn[name] = self.orbit.uniform_of(name, (rows, k), generator)
+                elements[name] = self.orbit.uniform_of(name, (rows, k), generator)
                 log_f, staying = (x - self.orbit.log_orders[name] for x in (log_f, staying))
                 continue
             here = pairs(w, mean, std, units)
             n = here.shape[-1]
             stay = torch.arange(n, device=w.device).expand(*here.shape[:-2], 1, n)
             staying = staying + log_proposal(here, stay).sum((-2, -1))
-            if drawn and not self.is_product:
-                moved = torch.gather(w.unsqueeze(1).expand(-1, k, -1), 2, self.orbit.index(drawn))
-                there = pairs(moved, mean.unsqueeze(1), std.unsqueeze(1), units)
+            if elements and not self.is_product:
+                images = torch.gather(w.unsqueeze(1).expand(-1, k, -1), 2, self.orbit.index(elements))
+                there = pairs(images, mean.unsqueeze(1), std.unsqueeze(1), units)
                 p, f = sample_permutations(there, 1, generator)
-                drawn[name], log_f = p.squeeze(-2), log_f + f.squeeze(-1).sum(-1)
+                elements[name], log_f = p.squeeze(-2), log_f + f.squeeze(-1).sum(-1)
             else:
                 p, f = sample_permutations(here, k, generator)
-                drawn[name], log_f = p.transpose(1, 2), log_f + f.sum(1)
-        return drawn, log_f, staying
+                elements[name], log_f = p.transpose(1, 2), log_f + f.sum(1)
+        return elements, log_f, staying
 
 
 class Bethe(Estimator):
@@ -189,14 +189,14 @@ class Bethe(Estimator):
     With one set of units, sum_g q(g w) is the permanent of the matrix of q_i(w_j), of which the Bethe permanent is a
     lower bound, too small by at most 2^(n/2) (`coset.assignment.log_bethe`). The sum over several sets is the product
     of their permanents if no coordinate belongs to two of them. Where some do, as in deep networks, the largest choice
-    of sets that do not interfere is moved and the others are held: symmetrization over a subgroup, whose mutual
+    of sets that do not interfere is moved and the others stay: symmetrization over a subgroup, whose mutual
     information is a lower bound. The gradient is that of the beliefs (envelope theorem).
     """
 
     def __call__(self, w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator | None = None) -> Tensor:
-        held = self.orbit.log_order - sum(self.orbit.log_orders[name] for name in self.chosen)
-        total = torch.full((len(w),), held, dtype=torch.float64, device=w.device)
-        for name in self.chosen:
+        still = self.orbit.log_order - sum(self.orbit.log_orders[name] for name in self.independent)
+        total = torch.full((len(w),), still, dtype=torch.float64, device=w.device)
+        for name in self.independent:
             total = total + self.of_set(name, w, mean, std)
         return total
 
@@ -211,7 +211,7 @@ class Exact(Estimator):
 
     def __init__(self, orbit: OrbitMap) -> None:
         super().__init__(orbit)
-        largest = max((known.size for known in orbit.sets.values()), default=0)
+        largest = max((units.size for units in orbit.sets.values()), default=0)
         self._by_permanents = self.is_product and largest <= EXACT
         if not self._by_permanents and orbit.log_order > math.log(ENUMERATED):
             raise CosetError(
@@ -231,17 +231,17 @@ class Exact(Estimator):
     def _elements(self, rows: int, chunk: int = 1024) -> Iterator[Permutations]:
         """All elements, some at a time."""
         every = {
-            name: torch.tensor([*permutations(range(known.size))], device=self.orbit.device)
-            for name, known in self.orbit.sets.items()
+            name: torch.tensor([*permutations(range(units.size))], device=self.orbit.device)
+            for name, units in self.orbit.sets.items()
         }
         slots = [name for name in every for _ in range(self.orbit.copies(name))]
         counts = [len(every[name]) for name in slots]
         for part in torch.split(torch.arange(math.prod(counts), device=self.orbit.device), chunk):
             digits = torch.unravel_index(part, counts)
-            drawn: dict[str, list[Tensor]] = {name: [] for name in every}
+            elements: dict[str, list[Tensor]] = {name: [] for name in every}
             for name, digit in zip(slots, digits, strict=True):
-                drawn[name].append(every[name][digit])
-            yield {name: torch.stack(p, 1).expand(rows, *[-1] * 3) for name, p in drawn.items()}
+                elements[name].append(every[name][digit])
+            yield {name: torch.stack(p, 1).expand(rows, *[-1] * 3) for name, p in elements.items()}
 
 
 def _along(a: Tensor, p: Tensor) -> Tensor:
@@ -260,7 +260,7 @@ def estimator(entropy: Entropy, orbit: OrbitMap, elements: int) -> Estimator:
     if entropy == "infonce":
         return InfoNCE(orbit, elements)
     if entropy == "importance":
-        return Importance(orbit, elements)
+        return ImportanceSampling(orbit, elements)
     if entropy == "bethe":
         return Bethe(orbit)
     if entropy == "exact":

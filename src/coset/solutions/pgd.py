@@ -1,11 +1,10 @@
-"""Attacks on inputs: small changes of them that raise the loss as much as a few steps can."""
+"""Projected gradient descent on inputs (PGD): small changes of them that raise the loss as much as a few steps can."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +13,7 @@ from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError, DataError
 from coset.core.functional import evaluating
-from coset.core.state import State
+from coset.core.state import StateLike, as_state
 from coset.data import DataSet, Split, Standardization
 from coset.solutions.likelihood import Classification, likelihood_of
 from coset.solutions.predictive import BATCH, seed_from
@@ -29,10 +28,27 @@ class PGD:
         x_0 = P(x + u),  u ~ U[-epsilon, epsilon]^d;    x_{k+1} = P(x_k + step sign(grad loss(x_k)))
 
     P is the projection to |z - x| <= epsilon and low <= z <= high; without a random start u = 0. All this is in raw
-    units, such as pixels in [0, 1]. A bound that is None is none.
+    units, such as pixels in [0, 1].
 
-    mean, std: the model sees (raw - mean) / std. They have a number for each of some equal parts of an example in
-    its order in memory, as channels are, also when flattened; one for all of it; or none if inputs are raw.
+    Args:
+        epsilon: the radius of the ball.
+        steps: how many.
+        step: how far each goes.
+        random_start: from a uniform point of the ball, and not from x.
+        low: the least that an input may be; None is no bound.
+        high: the most that an input may be; None is no bound.
+        mean: the model sees (raw - mean) / std. A number for each of some equal parts of an example in its order in
+            memory, as channels are, also when flattened; one for all of it; or none if inputs are raw.
+        std: as many.
+
+    Raises:
+        CosetError: a setting is out of range.
+
+    Example:
+        >>> attack = coset.PGD(epsilon=0.1, steps=3, step=0.04).in_units_of(digits)
+        >>> clean, robust = (coset.evaluate(a, model, digits.test, attack=how).nll for how in (None, attack))
+        >>> robust > clean
+        True
     """
 
     epsilon: float = 8 / 255
@@ -64,9 +80,12 @@ class PGD:
         if not all(map(math.isfinite, self.mean)) or not all(0 < std < math.inf for std in self.std):
             raise CosetError("PGD: means must be finite, and stds positive and finite.")
 
-    @classmethod
-    def of(cls, dataset: DataSet, **settings: Any) -> PGD:
-        """An attack in the raw units of a data set, with the fewest means and stds that say what they are."""
+    def in_units_of(self, dataset: DataSet) -> PGD:
+        """The same attack on the standardized inputs of a data set, in its raw units.
+
+        Args:
+            dataset: gives the fewest means and stds that say what its units are.
+        """
         mean, std = dataset.input_scale.mean.flatten(), dataset.input_scale.std.flatten()
         both = torch.stack([mean, std])
         for parts in (k for k in range(1, len(mean) + 1) if len(mean) % k == 0):
@@ -74,10 +93,14 @@ class PGD:
             first = split[..., :1]
             if bool((split == first).all()):
                 break
-        return cls(mean=first[0].flatten().tolist(), std=first[1].flatten().tolist(), **settings)
+        return replace(self, mean=first[0].flatten().tolist(), std=first[1].flatten().tolist())
 
     def scale(self, example: Tensor) -> Standardization:
-        """From raw units to those of an example, each of its shape; made on its device without waiting for it."""
+        """From raw units to those of an example, each of its shape; made on its device without waiting for it.
+
+        Args:
+            example: one input.
+        """
         parts = len(self.mean) or 1
         mean, std = self.mean or (0.0,), self.std or (1.0,)
         each = example.numel() // parts
@@ -88,7 +111,15 @@ class PGD:
         return Standardization(spread(mean), spread(std))
 
     def check(self, inputs: Tensor, targets: Tensor) -> None:
-        """Refuse examples (n, ...) that cannot be attacked."""
+        """Refuse examples that cannot be attacked.
+
+        Args:
+            inputs: (n, ...).
+            targets: classes (n, ...).
+
+        Raises:
+            DataError: the targets are values, the inputs whole numbers, or outside of the bounds in raw units.
+        """
         if not isinstance(likelihood_of(targets), Classification):
             raise DataError("The targets are values, but attacks are on classifications: give int64 classes.")
         if not inputs.is_floating_point():
@@ -103,27 +134,37 @@ class PGD:
         if least < low - ROUNDING or most > high + ROUNDING:
             raise DataError(
                 f"In raw units the inputs go from {least:.4g} to {most:.4g}, but the attack keeps them between {low} "
-                f"and {high}: take mean and std from the data, as PGD.of(dataset) does, or give other bounds."
+                f"and {high}: take mean and std from the data by PGD.in_units_of(dataset), or give other bounds."
             )
 
     def on(
         self,
         model: nn.Module,
-        state: State,
+        state: StateLike,
         inputs: Tensor,
         targets: Tensor,
         batch_size: int = BATCH,
         generator: torch.Generator | None = None,
         device: str | torch.device | None = None,
     ) -> Tensor:
-        """Inputs (n, ...) moved to raise the cross-entropy of the model at `state`, in evaluation mode.
+        """Inputs moved to raise the cross-entropy of the model at a state, in evaluation mode.
 
-        Targets are classes (n, ...). `device` is the state's own unless given; the result lies where the inputs do.
-        Without a generator the random starts are the same at each call.
+        Args:
+            model: returns logits; it is not changed.
+            state: a mapping of tensors by name, a module or a Dirac.
+            inputs: (n, ...).
+            targets: classes (n, ...).
+            batch_size: inputs in a call of the model.
+            generator: what the random starts come from; without one they are the same at each call.
+            device: where the model runs, the state's own by default.
+
+        Returns:
+            As the inputs, where those lie.
         """
         self.check(inputs, targets)
-        where = resolve(device, state)
-        point = states.to(state, where)
+        tensors = as_state(state)
+        where = resolve(device, tensors)
+        point = states.to(tensors, where)
         noise = torch.Generator(where).manual_seed(seed_from(generator))
         likelihood = Classification()
         with evaluating(model, where) as ready:
@@ -131,18 +172,12 @@ class PGD:
             def outputs(x: Tensor) -> Tensor:
                 return likelihood.read(states.call(ready, point, (x,)), model, len(x))
 
-            def attacked(x: Tensor, y: Tensor) -> Tensor:
+            def attack(x: Tensor, y: Tensor) -> Tensor:
                 return perturb(self, lambda z: -likelihood.log_prob(outputs(z[0]), y), x.unsqueeze(0), [noise])[0]
 
             likelihood.check(outputs(inputs[:2].to(where)), targets)
             batches = Split(inputs, targets).minibatches(batch_size, shuffle=False)
-            return torch.cat([attacked(x.to(where), y.to(where)).to(inputs.device) for x, y in batches])
-
-
-def in_units_of(dataset: DataSet, attack: PGD) -> PGD:
-    """The attack with the means and stds of a data set."""
-    scale = PGD.of(dataset)
-    return replace(attack, mean=scale.mean, std=scale.std)
+            return torch.cat([attack(x.to(where), y.to(where)).to(inputs.device) for x, y in batches])
 
 
 def perturb(

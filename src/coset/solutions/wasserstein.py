@@ -5,7 +5,7 @@ from torch import Tensor
 
 from coset.assignment import solve
 from coset.core.errors import CosetError
-from coset.core.state import State, check, distinct, is_coordinate
+from coset.core.state import State, StateLike, check, distinct, is_coordinate
 from coset.solutions.as_solution import as_solution
 from coset.solutions.coordinates import rows
 from coset.solutions.dirac import Dirac
@@ -58,21 +58,36 @@ def match(a: Ensemble, b: Ensemble, purpose: str) -> tuple[Tensor, Tensor]:
             # Without the product of matrices, which loses the digits of a small distance.
             apart = torch.cdist(x, y.to(x.device), compute_mode="donot_use_mm_for_euclid_dist")
             total = total.to(x.device) + apart.square()
-    found = solve(total, maximize=False).permutation
-    return found, total.gather(1, found[:, None]).mean()
+    permutation = solve(total, maximize=False).permutation
+    return permutation, total.gather(1, permutation[:, None]).mean()
 
 
 PURPOSE = "The Wasserstein distance"
 
 
-def wasserstein(q0: State | Solution, q1: State | Solution) -> Tensor:
-    """W2(q0, q1), the root of the least mean |w0 - w1|^2 of a coupling; a float64 scalar.
+def wasserstein(q0: StateLike, q1: StateLike) -> Tensor:
+    """The Wasserstein distance W2(q0, q1), the root of the least mean |w0 - w1|^2 of a coupling.
 
     Diracs and Gaussians: sqrt(|m0 - m1|^2 + tr C0 + tr C1 - 2 tr (C0^1/2 C1 C0^1/2)^1/2), rossi2023 Eq. 16. For
     diagonal Gaussians the traces are |s0 - s1|^2 (Eq. 17; the second line of Eq. 16 should be the distance of square
     roots of covariances). Ensembles of one size: by an optimal matching. A Dirac with anything: there is one coupling.
+
+    Args:
+        q0: a solution, a state or a module.
+        q1: another, with the same names and shapes.
+
+    Returns:
+        A float64 scalar.
+
+    Raises:
+        CosetError: the distance of two such solutions is not known in closed form.
+        StateError: names or shapes differ.
+
+    Example:
+        >>> float(coset.wasserstein(a, sym.act(sym.identity(), a)))
+        0.0
     """
-    a, b = as_solution(q0), as_solution(q1)
+    a, b = as_solution(q0, "the first solution"), as_solution(q1, "the second solution")
     check(b.mean, like=a.mean, where="the second solution")
     return _squared(a, b).sqrt()
 

@@ -34,13 +34,12 @@ class WeightedSamples:
     @property
     def noise(self) -> Tensor | None:
         """The observation noise of each state, (draws,) float64; None for classifiers."""
-        found = [component.noise for _, component in self.components]
-        known = [noise for noise in found if noise is not None]
-        if not known:
+        noises = [component.noise for _, component in self.components if component.noise is not None]
+        if not noises:
             return None
-        if len(known) < len(found):
+        if len(noises) < len(self.components):
             raise CosetError("Some parts of this mixture have noise and some have none: give it to all or to none.")
-        return torch.tensor(known, dtype=torch.float64).repeat_interleave(torch.tensor(self.counts))
+        return torch.tensor(noises, dtype=torch.float64).repeat_interleave(torch.tensor(self.counts))
 
     def states(self, seed: int, device: torch.device, at_once: int) -> Iterator[State]:
         """The states on `device`, at most `at_once` in memory.
@@ -60,11 +59,11 @@ class WeightedSamples:
 
 def _computing(q: Solution) -> list[tuple[float, Solution]]:
     """The components of `q`; a symmetrized one computes what the solution it is made of does."""
-    found: list[tuple[float, Solution]] = []
+    components: list[tuple[float, Solution]] = []
     for w, part in q.components():
         inner = _computing(part.q) if isinstance(part, Symmetrized) else [(1.0, part)]
-        found += [(w * share, component) for share, component in inner]
-    return found
+        components += [(w * share, component) for share, component in inner]
+    return components
 
 
 def weighted_samples(q: Solution, samples: int) -> WeightedSamples:

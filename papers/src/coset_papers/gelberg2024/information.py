@@ -23,7 +23,7 @@ from coset.assignment.bethe import log_bethe
 from coset.core import state as states
 from coset.plot.palette import HUES
 from coset.solutions.orbit_map import OrbitMap
-from coset.solutions.overlap_estimators import Bethe, Estimator, Exact, Importance, InfoNCE
+from coset.solutions.overlap_estimators import Bethe, Estimator, Exact, ImportanceSampling, InfoNCE
 from coset_papers.catalogue import exhibit
 from coset_papers.outcome import Claim, Outcome
 from coset_papers.plotting import INK, legend, panels, style
@@ -122,15 +122,15 @@ def _estimators(orbit: OrbitMap, exact: bool) -> list[Estimate]:
     def named(name: str, estimator: Estimator) -> Estimate:
         return lambda w, mean, std, generator: {name: estimator(w, mean, std, generator)}
 
-    importance, bethe = Importance(orbit, PROPOSED), Bethe(orbit)
+    importance, bethe = ImportanceSampling(orbit, PROPOSED), Bethe(orbit)
 
     def sandwich(w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
         less, more = importance.sandwich(w, mean, std, generator)
         return {BELOW: more, ABOVE: less}  # more of the sum over G is less information
 
     def converged(w: Tensor, mean: Tensor, std: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
-        sums = [log_bethe(bethe.pairs_of(name, w, mean, std)).sum(-1) for name in bethe.chosen]
-        constant = orbit.log_order - sum(orbit.log_orders[name] for name in bethe.chosen)
+        sums = [log_bethe(bethe.pairs_of(name, w, mean, std)).sum(-1) for name in bethe.independent]
+        constant = orbit.log_order - sum(orbit.log_orders[name] for name in bethe.independent)
         return {CONVERGED: torch.stack(sums).sum(0) + constant}
 
     estimators = [named(f"InfoNCE, K = {k}", InfoNCE(orbit, k)) for k in UNIFORM]

@@ -28,7 +28,6 @@ from coset import (
 )
 from coset.data import DataSet
 from coset.paths.find_curve import CURVE
-from coset.solutions.pgd import in_units_of
 from coset_papers.images import IMAGE_SETS, load
 from coset_papers.settings import Settings
 from coset_papers.tatro2020.curve_kinds import ALIGNED, KINDS, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED
@@ -86,7 +85,7 @@ class CurveStudy:
     def attack(self, settings: Settings) -> PGD | None:
         """The attack in the units of the images."""
         attack = self.plan.attack
-        return None if attack is None else in_units_of(self.images(settings), attack)
+        return None if attack is None else attack.in_units_of(self.images(settings))
 
     def key(self) -> dict[str, Any]:
         """All that the curves depend on, as JSON can hold it; how many pairs there are is not among it."""

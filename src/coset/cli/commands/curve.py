@@ -115,7 +115,7 @@ def curve(
         listener.stage(f"building {model} and reading {data}")
         experiment = Experiment.of(spec, data, split)
     a, b = (_in_precision(q, experiment, path) for q, path in zip(ends, (first, second), strict=True))
-    attack = None if search.attack is None else PGD.of(experiment.dataset, **search.attack)
+    attack = None if search.attack is None else PGD(**search.attack).in_units_of(experiment.dataset)
     connect = replace(search.connect, attack=attack)
     with resumable("--out", out, json) as listener:
         listener.stage("learning" if alignment is None else "aligning and learning")

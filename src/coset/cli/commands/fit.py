@@ -63,7 +63,6 @@ def fit(
     from coset.inference import fit as inference
     from coset.inference.adversarial import Adversarial
     from coset.solutions.evaluate import evaluate
-    from coset.solutions.pgd import in_units_of
     from coset.training.folder import SOLUTION
 
     start = time.perf_counter()
@@ -73,7 +72,7 @@ def fit(
         listener.stage(f"building {model} and reading {data}")
         experiment = Experiment.of(spec, data, split)
     if isinstance(how, Adversarial) and not how.attack.mean:
-        how = replace(how, attack=in_units_of(experiment.dataset, how.attack))
+        how = replace(how, attack=how.attack.in_units_of(experiment.dataset))
     folders = [out / f"replica-{k}" for k in range(replicas)]
     with resumable("--out", out, json) as listener:
         listener.stage("training")
