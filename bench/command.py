@@ -15,7 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 import bench
 from coset.cli import console
 from coset.cli.options import JsonOption, SeedOption
-from coset.cli.progress import listening
+from coset.cli.progress import open_display
 from coset.core.errors import CosetError
 
 HELP = "Measure how fast coset is and how well it does, beside other tools; without a name, list the benchmarks."
@@ -71,8 +71,8 @@ def _table(name: str) -> Callable[..., None]:
     """The command of a benchmark that makes a table."""
 
     def measure(json: JsonOption = False, seed: SeedOption = 0) -> None:
-        with listening(quiet=json) as listener:
-            measurement = bench.run(name, seed, listener.stage)
+        with open_display(quiet=json) as display:
+            measurement = bench.run(name, seed, display.stage)
         if json:
             record = {"bench": name, "seed": seed} | asdict(measurement)
             typer.echo(json_format.dumps(record, indent=1, allow_nan=False))

@@ -12,13 +12,6 @@ import coset
 Run = Callable[..., Result]
 
 
-@pytest.mark.parametrize("words", [[], ["inspect"], ["demo"], ["bench"], ["fit"], ["evaluate"], ["overlap"]])
-def test_help_has_an_example(run: Run, words: list[str]) -> None:
-    result = run(*words, "--help")
-    assert result.exit_code == 0
-    assert "Example: coset" in result.stdout
-
-
 def test_version(run: Run) -> None:
     assert run("--version").stdout == f"coset {coset.__version__}\n"
 

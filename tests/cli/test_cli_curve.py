@@ -408,8 +408,8 @@ def test_a_bar_counts_the_epochs_of_all_parts(monkeypatch: pytest.MonkeyPatch) -
         "coset.cli.progress.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
     )
     search = CurveSearch(coset.Connect(epochs=5), coset.PAM(epochs=3), None)
-    with progress.listening() as listener:
-        SearchListener(listener, search)(coset.Event(3, 5, "epoch", epoch=Epoch(2, 3, 5, 0.5, None, 0.1)))
+    with progress.open_display() as display:
+        SearchListener(display, search)(coset.Event(3, 5, "epoch", epoch=Epoch(2, 3, 5, 0.5, None, 0.1)))
     assert "epoch 6 of 8, resumed" in screen.getvalue()
     assert "curve 1: epoch 3 of 5, loss 0.5000" in screen.getvalue()
     assert " 75%" in screen.getvalue()

@@ -227,8 +227,8 @@ def test_a_bar_counts_the_epochs_of_all_networks(monkeypatch: pytest.MonkeyPatch
     done.mkdir()
     (done / "solution.safetensors").touch()
     before = _epochs_before(method, [done, tmp_path / "replica-1"])
-    with progress.listening() as listener:
-        training = progress.ReplicasListener(listener, method.epochs, 2, before)
+    with progress.open_display() as display:
+        training = progress.ReplicasListener(display, method.epochs, 2, before)
         training(coset.Event(3, 4, "epoch", epoch=Epoch(1, 3, 4, 0.5, None, 0.1)))
     assert "epoch 3 of 4, resumed" in screen.getvalue()
     assert "replica 1: epoch 3 of 4, loss 0.5000" in screen.getvalue()

@@ -18,7 +18,7 @@ from typer.testing import Result
 import coset
 from coset import Architecture, data, zoo
 from coset.cli.commands.flow.sample import read_conditions
-from coset.cli.progress import Listener, PartsListener, listening
+from coset.cli.progress import Display, PartsListener, open_display
 from coset.cli.sample_batches import SampleBatches
 from coset.core import state as states
 from coset.core.checkpoint import save_state
@@ -261,7 +261,7 @@ def test_steps_of_long_epochs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[tuple[str, float]] = []
     said: list[str] = []
 
-    class Recorder(Listener):
+    class Recorder(Display):
         def show(self, text: str, done: float = 0.0, total: float | None = None) -> None:
             shown.append((text, done))
             assert total == 6
@@ -400,8 +400,8 @@ def test_a_bar_counts_the_epochs_of_all_parts(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(
         "coset.cli.progress.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
     )
-    with listening() as listener:
-        PartsListener(listener, 2, 4)(coset.Event(3, 4, "epoch", epoch=coset.Epoch(1, 3, 4, 0.5, None, 0.1)))
+    with open_display() as display:
+        PartsListener(display, 2, 4)(coset.Event(3, 4, "epoch", epoch=coset.Epoch(1, 3, 4, 0.5, None, 0.1)))
     assert "part 2 of 2, epoch 3 of 4, resumed" in screen.getvalue()
     assert "loss 0.5000" in screen.getvalue() and " 88%" in screen.getvalue()  # seven of eight
 

@@ -12,7 +12,7 @@ from rich.console import Console
 import coset_papers
 from coset.cli import console, outputs
 from coset.cli.options import DeviceOption, JsonOption, SeedOption
-from coset.cli.progress import listening
+from coset.cli.progress import open_display
 from coset.core.errors import CosetError
 
 VERDICTS = {True: "holds", False: "DOES NOT HOLD", None: "not comparable"}
@@ -38,8 +38,8 @@ def reproduce(
     elif name is None or list_all:
         _list(as_json=json)
     else:
-        with listening(quiet=json) as listener, outputs.writing("--out", out):
-            record = coset_papers.reproduce(name, coset_papers.Settings(scale, device, seed, out, listener.stage))
+        with open_display(quiet=json) as display, outputs.writing("--out", out):
+            record = coset_papers.reproduce(name, coset_papers.Settings(scale, device, seed, out, display.stage))
         if json:
             typer.echo(json_format.dumps(record, indent=1, allow_nan=False))
         else:

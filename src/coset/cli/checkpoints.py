@@ -14,8 +14,6 @@ from coset.core.errors import CosetError, StateError
 from coset.core.state import refuse_names
 from coset.symmetries.symmetry import Symmetry
 
-_LISTED = 4
-
 
 def open_checkpoint(path: Path) -> Mapping[str, Tensor]:
     """A safetensors checkpoint one tensor at a time; a pickle of plain tensors whole."""
@@ -36,12 +34,10 @@ def check_output(option: str, path: Path, source: Path, inputs: Iterable[Path]) 
         raise CosetError(f"{option} {path} cannot be written: there is no folder {path.parent}.")
 
 
-def check_fits(
-    checkpoint: Mapping[str, Tensor], sym: Symmetry, path: Path, carried: str, *, values: bool = True
-) -> None:
+def check_fits(checkpoint: Mapping[str, Tensor], sym: Symmetry, path: Path, fate: str, *, values: bool = True) -> None:
     """Refuse a checkpoint that lacks tensors of the symmetry, has others shapes or bad values; name unknown ones.
 
-    carried: what happens to tensors the symmetry does not know, for the warning. values: also look for bad values in
+    fate: what happens to tensors the symmetry does not know, for the warning. values: also look for bad values in
     those it knows; of a lazy checkpoint `coset.align` does by itself.
     """
     refuse_names(sym.missing(checkpoint), [], str(path))
@@ -51,10 +47,7 @@ def check_fits(
         if shape != expected:
             raise StateError(f"Tensor '{name}' in {path} has shape {shape} where {expected} is expected.")
     unknown = [name for name in checkpoint if name not in sym.axes]
-    if unknown:
-        shown = ", ".join(f"'{name}'" for name in unknown[:_LISTED])
-        more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
-        console.complain("warning", f"{path} has tensors that the model does not know, {carried}: {shown}{more}.")
+    console.warn_unknown(path, unknown, fate)
     check_finite(checkpoint, checkpoint if values or not isinstance(checkpoint, LazyState) else unknown, str(path))
 
 

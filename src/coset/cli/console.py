@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -17,6 +18,7 @@ from rich.text import Text
 # Without a terminal rich assumes 80 columns; in fewer, tables are better broken by the terminal than by rich.
 PLAIN_WIDTH, NARROWEST = 120, 80
 NAME = 12  # columns that names are not folded below
+NAMES = 4  # that a warning lists
 
 
 class _Results(Console):
@@ -79,3 +81,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], num
 def complain(kind: str, message: str) -> None:
     """`error: ...` or `warning: ...` on stderr, on one line."""
     typer.secho(f"{kind}: {' '.join(message.split())}", err=True, fg="red" if kind == "error" else "yellow")
+
+
+def warn_unknown(path: Path, names: Sequence[str], fate: str) -> None:
+    """That a checkpoint has tensors that the model does not know, and what happens to them."""
+    if names:
+        first = ", ".join(f"'{name}'" for name in names[:NAMES])
+        more = f" and {len(names) - NAMES} more" if len(names) > NAMES else ""
+        complain("warning", f"{path} has tensors that the model does not know, {fate}: {first}{more}.")

@@ -8,7 +8,7 @@ from typing import Any
 
 from coset.alignment.repair import running_norms
 from coset.cli.experiment import Experiment
-from coset.cli.progress import Listener
+from coset.cli.progress import Display
 from coset.paths.barrier import Barrier, barrier
 from coset.paths.curve import Curve
 from coset.paths.geodesic import geodesic
@@ -20,16 +20,16 @@ REPAIRED = "at every point the statistics of norms were recomputed on the traini
 
 
 def curve_loss(
-    curve: Curve, experiment: Experiment, points: int, listener: Listener, attack: PGD | None = None
+    curve: Curve, experiment: Experiment, points: int, display: Display, attack: PGD | None = None
 ) -> dict[str, Barrier]:
     """The loss on the straight line between the ends of the curve, and on the curve, with norms recomputed."""
     repair = experiment.dataset.train if running_norms(experiment.module) else None
     suffix = "" if attack is None else ATTACKED
     barriers = {}
     for name, path in ((LINE, geodesic(curve.points[0], curve.points[-1])), (LEARNED, curve)):
-        listener.stage(f"loss of the {name}{suffix}")
+        display.stage(f"loss of the {name}{suffix}")
         barriers[name + suffix] = barrier(
-            path, experiment.module, experiment.split, points, repair=repair, progress=listener, attack=attack
+            path, experiment.module, experiment.split, points, repair=repair, progress=display, attack=attack
         )
     return barriers
 

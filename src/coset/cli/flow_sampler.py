@@ -11,7 +11,7 @@ import torch
 from coset.cli.experiment import Experiment
 from coset.cli.model_spec import ModelSpec
 from coset.cli.population_files import infer_symmetry, noise_of
-from coset.cli.progress import Listener
+from coset.cli.progress import Display
 from coset.core import state as states
 from coset.core.progress import Progress
 from coset.flow.flow import BATCH, Flow
@@ -70,11 +70,11 @@ def batch_size(device: str) -> int:
     return BATCH if torch.device(device).type == "cuda" else ON_CPU
 
 
-def widen(flow: Flow, spec: ModelSpec, listener: Listener) -> Flow:
+def widen(flow: Flow, spec: ModelSpec, display: Display) -> Flow:
     """The flow for the networks of a model that differs in width."""
-    listener.stage(f"building {spec.name}")
+    display.stage(f"building {spec.name}")
     module = spec.build()
-    listener.stage(f"inferring the symmetry of {spec.name}")
+    display.stage(f"inferring the symmetry of {spec.name}")
     return flow.on(infer_symmetry(module, spec), states.of(module))
 
 

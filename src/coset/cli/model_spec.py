@@ -21,7 +21,6 @@ from coset.core.checkpoint import load_state
 from coset.core.errors import CosetError, ModelError
 
 _SHAPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?:float|int<(?P<below>\d+)))?")
-_LISTED = 4
 
 
 @dataclass(frozen=True)
@@ -74,11 +73,8 @@ def load_weights(module: nn.Module, path: Path, quiet: bool = False) -> None:
     """Put a checkpoint's weights into the module; tensors it does not know are left out, and named unless quiet."""
     weights = load_state(path)
     own = states.of(module)
-    unknown = [name for name in weights if name not in own]
-    if unknown and not quiet:
-        first = ", ".join(f"'{name}'" for name in unknown[:_LISTED])
-        more = f" and {len(unknown) - _LISTED} more" if len(unknown) > _LISTED else ""
-        console.complain("warning", f"{path} has tensors that the model does not know, left out: {first}{more}.")
+    if not quiet:
+        console.warn_unknown(path, [name for name in weights if name not in own], "left out")
     checked = states.check(weights, own, where=str(path), unknown="ignore")
     # Not strict, since a model may keep extra state besides tensors.
     module.load_state_dict(checked, strict=False)

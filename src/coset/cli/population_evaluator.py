@@ -13,7 +13,7 @@ from torch import Tensor
 from coset._version import __version__
 from coset.cli.experiment import Experiment
 from coset.cli.json_records import from_record, to_record
-from coset.cli.progress import Listener
+from coset.cli.progress import Display
 from coset.core.errors import CosetError
 from coset.core.progress import Event, Progress
 from coset.core.resume import digest, keep
@@ -53,7 +53,7 @@ class PopulationEvaluator:
         self,
         experiment: Experiment,
         sym: Symmetry,
-        listener: Listener,
+        display: Display,
         *,
         total: int,
         noise: float,
@@ -61,7 +61,7 @@ class PopulationEvaluator:
         seed: int,
         work: Path | None,
     ) -> None:
-        self._experiment, self._sym, self._listener, self._total = experiment, sym, listener, total
+        self._experiment, self._sym, self._display, self._total = experiment, sym, display, total
         self._pairs, self._seed, self._work = pairs, seed, work
         self._classifies = not experiment.split.targets.is_floating_point()
         self.noise = None if self._classifies else noise
@@ -147,9 +147,9 @@ class PopulationEvaluator:
         def progress(event: Event) -> None:
             if event.total:
                 share = event.done / event.total
-                self._listener.show(f"{about}, {event.done} of {event.total}", self._done + share, self._total)
+                self._display.show(f"{about}, {event.done} of {event.total}", self._done + share, self._total)
 
-        self._listener.show(about, self._done, self._total)
+        self._display.show(about, self._done, self._total)
         if self._work is None:
             value = compute(progress)
         else:

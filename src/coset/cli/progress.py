@@ -19,8 +19,8 @@ PAUSE = 5.0  # seconds between lines about small steps
 MOMENT = 0.1  # seconds between steps of training that are shown
 
 
-class Listener:
-    """Hears the events of work that goes through stages. This one shows nothing."""
+class Display:
+    """Shows the events of work that goes through stages: what commands give as `progress`. This one shows nothing."""
 
     def __init__(self) -> None:
         self._stage = ""
@@ -40,11 +40,8 @@ class Listener:
         self.show(f"{self._stage}: {text}" if self._stage else text, event.done, event.total)
 
 
-class _Lines(Listener):
-    """Each stage on a line of stderr, and what happens within one now and then: a log wants to know that work goes on.
-
-    Not each step is told.
-    """
+class _Lines(Display):
+    """Lines on stderr: one for each stage, and now and then one for an event, as a log wants to know of life only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -63,8 +60,8 @@ class _Lines(Listener):
             self.note(text)
 
 
-class _Bar(Listener):
-    """A bar of a terminal."""
+class _Bar(Display):
+    """A bar with the time left, on a terminal."""
 
     def __init__(self, bar: Progress) -> None:
         super().__init__()
@@ -90,11 +87,11 @@ class _Bar(Listener):
 
 
 @contextmanager
-def listening(quiet: bool = False) -> Iterator[Listener]:
-    """Yield what hears of the work, and says on stderr how far it is; nothing when quiet."""
+def open_display(quiet: bool = False) -> Iterator[Display]:
+    """What says on stderr how far the work is; nothing when quiet."""
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     if quiet:
-        yield Listener()
+        yield Display()
     elif console.is_terminal:
         from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
@@ -117,8 +114,8 @@ class TrainingListener:
     measured after the last epoch.
     """
 
-    def __init__(self, listener: Listener, total: int) -> None:
-        self.listener, self.total = listener, total
+    def __init__(self, display: Display, total: int) -> None:
+        self.display, self.total = display, total
         self.first: int | None = None
         self.last: Epoch | None = None
         self._is_under_way = False
@@ -142,24 +139,24 @@ class TrainingListener:
             where, self.first = self.start(epoch)
             self.begin(where, self.first > 1)
         where, done = self.place(epoch)
-        self.listener.show(f"{where}, {epoch.errors}", done, self.total)
+        self.display.show(f"{where}, {epoch.errors}", done, self.total)
 
     def between(self, event: Event) -> None:
         """An event that is no end of an epoch."""
-        self.listener(event)
+        self.display(event)
 
     def begin(self, where: str, is_resumed: bool) -> None:
         """Say once whether something was done before."""
         if is_resumed and not self._is_under_way:
-            self.listener.note(f"{where}, resumed")
+            self.display.note(f"{where}, resumed")
         self._is_under_way = True
 
 
 class ReplicasListener(TrainingListener):
     """Follows `networks` that are trained at the same time or not, after `before` epochs of some in earlier calls."""
 
-    def __init__(self, listener: Listener, epochs: int, networks: int, before: int = 0) -> None:
-        super().__init__(listener, epochs * networks)
+    def __init__(self, display: Display, epochs: int, networks: int, before: int = 0) -> None:
+        super().__init__(display, epochs * networks)
         self._before = before
         self._epochs: dict[tuple[int, int], int] = {}
 
@@ -175,8 +172,8 @@ class ReplicasListener(TrainingListener):
 class PartsListener(TrainingListener):
     """Follows training in `parts` one after the other, by their number as replica, and the steps of their epochs."""
 
-    def __init__(self, listener: Listener, parts: int, epochs: int) -> None:
-        super().__init__(listener, parts * epochs)
+    def __init__(self, display: Display, parts: int, epochs: int) -> None:
+        super().__init__(display, parts * epochs)
         self._parts, self._epochs, self._last_show = parts, epochs, 0.0
 
     def place(self, epoch: Epoch) -> tuple[str, int]:
@@ -197,7 +194,7 @@ class PartsListener(TrainingListener):
         where = f"{self._where(part, epoch + 1)}, step {step + 1} of {each}"
         self.begin(where, event.done > 1)
         errors = "" if self.last is None else f", {self.last.errors}"
-        self.listener.show(f"{where}{errors}", event.done / each, self.total)
+        self.display.show(f"{where}{errors}", event.done / each, self.total)
 
     def _where(self, part: int, epoch: int) -> str:
         prefix = f"part {part + 1} of {self._parts}, " if self._parts > 1 else ""
@@ -207,8 +204,8 @@ class PartsListener(TrainingListener):
 class BatchesListener:
     """Follows the steps of samples that are drawn in batches, `steps` for each."""
 
-    def __init__(self, listener: Listener, steps: int, batches: int) -> None:
-        self._listener, self._steps, self._total = listener, steps, steps * batches
+    def __init__(self, display: Display, steps: int, batches: int) -> None:
+        self._display, self._steps, self._total = display, steps, steps * batches
         self._batches = 0
 
     def __call__(self, event: Event) -> None:
@@ -216,7 +213,7 @@ class BatchesListener:
         if event.total is None:
             return
         step = int(self._steps * (self._batches + event.done / event.total))
-        self._listener.show(f"sampling, step {step} of {self._total}", step, self._total)
+        self._display.show(f"sampling, step {step} of {self._total}", step, self._total)
         if event.done == event.total:
             self._batches += 1
 

@@ -7,20 +7,20 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from coset.cli import console, outputs
-from coset.cli.progress import Listener, listening
+from coset.cli.progress import Display, open_display
 from coset.core.errors import CosetError
 
 
 @contextmanager
-def resumable(option: str, folder: Path | None, quiet: bool) -> Iterator[Listener]:
+def resumable(option: str, folder: Path | None, quiet: bool) -> Iterator[Display]:
     """What hears of work that is kept in the folder of an option, if any; whoever stops it hears how to go on."""
     with ExitStack() as stack:
         if folder is not None:
             stack.enter_context(clean_up(folder))
             stack.enter_context(outputs.writing(option, folder))
-        listener = stack.enter_context(listening(quiet))
+        display = stack.enter_context(open_display(quiet))
         try:
-            yield listener
+            yield display
         except KeyboardInterrupt:
             stack.close()  # the bar, before the line that comes after it
             advice = f"the same command goes on in {option}."

@@ -14,7 +14,7 @@ from torch.utils import _pytree as pytree
 
 from coset.cli import checkpoints
 from coset.cli.model_spec import ModelSpec, load_weights
-from coset.cli.progress import Listener
+from coset.cli.progress import Display
 from coset.core import state as states
 from coset.core.errors import CosetError, ModelError
 from coset.symmetries.group import Element
@@ -32,21 +32,21 @@ class SymmetricModel:
     inputs: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
 
-def symmetric_model(spec: ModelSpec, weights: Path, listener: Listener) -> SymmetricModel:
+def symmetric_model(spec: ModelSpec, weights: Path, display: Display) -> SymmetricModel:
     """The symmetry is read from a file or inferred, and verified on the weights if there is a model with some."""
     sym = Symmetry.from_json(_text(spec.symmetry)) if spec.symmetry is not None else None
     if sym is not None and not spec.name:
         return SymmetricModel(sym)
-    listener.stage(f"building {spec.name}")
+    display.stage(f"building {spec.name}")
     module = spec.build()
     args, kwargs = spec.example_inputs(module)
     if not spec.meta:
         load_weights(module, weights, quiet=True)
     if sym is None:
-        listener.stage(f"inferring the symmetry of {spec.name}")
+        display.stage(f"inferring the symmetry of {spec.name}")
         sym = symmetry(module, args, kwargs)
     elif not spec.meta:
-        listener.stage(f"verifying {spec.symmetry} on {spec.name}")
+        display.stage(f"verifying {spec.symmetry} on {spec.name}")
         sym.verify(module, args, kwargs)
     return SymmetricModel(sym, None if spec.meta else module, (args, kwargs))
 

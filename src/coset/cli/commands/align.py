@@ -22,7 +22,7 @@ from coset.cli.options import (
     SeedOption,
     SymmetryOption,
 )
-from coset.cli.progress import listening
+from coset.cli.progress import open_display
 from coset.core.errors import CosetError
 
 if TYPE_CHECKING:
@@ -72,14 +72,14 @@ def align(
     outputs.check("--output", element_file, [".safetensors"], [first, second])
     if needs_data(method) and data is None:
         raise CosetError(f"--method {method} runs the model on data: name some with --data.")
-    with listening(quiet=json) as listener:
+    with open_display(quiet=json) as display:
         a, b = (checkpoints.open_checkpoint(path) for path in (first, second))
-        net = symmetric_model(spec, first, listener)
+        net = symmetric_model(spec, first, display)
         in_parts = method in ("auto", "weights") and not scale  # tensor by tensor, so that large checkpoints fit
         for path, checkpoint in ((first, a), (second, b)):
-            listener.stage(f"checking {path}")
+            display.stage(f"checking {path}")
             checkpoints.check_fits(checkpoint, net.sym, path, "carried over as they are", values=not in_parts)
-        listener.stage(f"aligning {second} to {first}")
+        display.stage(f"aligning {second} to {first}")
         a_state, b_state = (
             checkpoints.model_tensors(x, net.sym) if in_parts else checkpoints.runnable(x, net.sym, net.module, path)
             for x, path in ((a, first), (b, second))
@@ -95,11 +95,11 @@ def align(
             generator=torch.Generator().manual_seed(seed),
             scale=scale,
             device=device,
-            progress=listener,
+            progress=display,
         )
-        listener.stage("checking that the function is preserved")
+        display.stage("checking that the function is preserved")
         change = function_change(net, b, match.element)
-        listener.stage(f"writing {output}")
+        display.stage(f"writing {output}")
         before, after = _write(output, a, b, net.sym, match.element, first.name)
     report = {
         "method": method,

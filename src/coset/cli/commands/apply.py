@@ -9,7 +9,7 @@ import typer
 
 from coset.cli import console
 from coset.cli.options import CheckpointArgument, JsonOption
-from coset.cli.progress import listening
+from coset.cli.progress import open_display
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,14 +34,14 @@ def apply(
     if inverse:
         permutation = permutation.inverse()
     source = checkpoints.open_checkpoint(checkpoint)
-    with listening(quiet=json) as listener:
-        listener.stage(f"checking {checkpoint}")
+    with open_display(quiet=json) as display:
+        display.stage(f"checking {checkpoint}")
         checkpoints.check_fits(source, sym, checkpoint, "carried over as they are")
 
         def permuted(name: str) -> Tensor:
             return sym.act(permutation, {name: source[name]})[name]
 
-        listener.stage(f"writing {output}")
+        display.stage(f"writing {output}")
         checkpoints.write(source, output, permuted, {})
     if json:
         console.print_json({"output": str(output), "tensors": len(source), "groups": len(sym.groups)})

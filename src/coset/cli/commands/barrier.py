@@ -23,7 +23,7 @@ from coset.cli.options import (
     SeedOption,
     refuse_curves,
 )
-from coset.cli.progress import Listener, listening
+from coset.cli.progress import Display, open_display
 from coset.core.errors import CosetError
 
 if TYPE_CHECKING:
@@ -73,17 +73,17 @@ def barrier(
 
     spec = ModelSpec(model, args, input or (), device=device)
     outputs.check("--html", html, [".html"], [first, second])
-    with listening(quiet=json) as listener:
+    with open_display(quiet=json) as display:
         if second is None:
             what = f"along {first.name}"
-            barriers = _along(first, spec, data, points, bool(method), listener)
+            barriers = _along(first, spec, data, points, bool(method), display)
         elif is_curve(first):
             raise CosetError(f"{first} holds a curve, which has both ends: leave out {second}.")
         else:
             what = f"between {first.name} and {second.name}"
             methods = method or ("weights",)
             barriers = _between(
-                (first, second), spec, data, listener, methods=methods, points=points, repair=repair, seed=seed
+                (first, second), spec, data, display, methods=methods, points=points, repair=repair, seed=seed
             )
     if html is not None:
         outputs.write_text("--html", html, page(f"Barrier {what}", _rows(barriers), [draw(barriers)]))
@@ -104,7 +104,7 @@ def _between(
     paths: tuple[Path, Path],
     spec: ModelSpec,
     data: str,
-    listener: Listener,
+    display: Display,
     *,
     methods: Sequence[str],
     points: int,
@@ -123,7 +123,7 @@ def _between(
     from coset.paths.geodesic import geodesic
     from coset.solutions.dirac import Dirac
 
-    net = symmetric_model(spec, paths[0], listener)
+    net = symmetric_model(spec, paths[0], display)
     assert net.module is not None  # neither --symmetry nor --meta is an option here
     ends = []
     for path in paths:
@@ -136,7 +136,7 @@ def _between(
     for method in (NAIVE, *methods):
         end = b
         if method != NAIVE:
-            listener.stage(f"aligning by {method}")
+            display.stage(f"aligning by {method}")
             generator = torch.Generator().manual_seed(seed)
             match = align(
                 a,
@@ -146,19 +146,19 @@ def _between(
                 net.module,
                 dataset.train,
                 generator=generator,
-                progress=listener,
+                progress=display,
             )
             end = net.sym.act(match.element, b)
         variants = {method: None, f"{method}, repaired": dataset.train} if repair else {method: None}
         for name, statistics in variants.items():
-            listener.stage(f"loss of the path, {name}")
+            display.stage(f"loss of the path, {name}")
             barriers[name] = paths_barrier.barrier(
-                geodesic(a, end), net.module, dataset.test, points, repair=statistics, progress=listener
+                geodesic(a, end), net.module, dataset.test, points, repair=statistics, progress=display
             )
     return barriers
 
 
-def _along(path: Path, spec: ModelSpec, data: str, points: int, aligns: bool, listener: Listener) -> dict[str, Barrier]:
+def _along(path: Path, spec: ModelSpec, data: str, points: int, aligns: bool, display: Display) -> dict[str, Barrier]:
     """The curve, and the straight line between its ends; repaired if there are norms to repair, as they need it."""
     from coset.alignment.repair import running_norms
     from coset.cli.curve_loss import curve_loss
@@ -171,10 +171,10 @@ def _along(path: Path, spec: ModelSpec, data: str, points: int, aligns: bool, li
     if aligns:
         raise CosetError("--method aligns two checkpoints, and a curve has its ends where they are: leave it out.")
     curve = load_curve(path, spec.device)
-    listener.stage(f"building {spec.name} and reading {data}")
+    display.stage(f"building {spec.name} and reading {data}")
     experiment = Experiment.of(spec, data, None)
     states.check(curve.points[0].mean, states.of(experiment.module), str(path))
-    barriers = curve_loss(curve, experiment, points, listener)
+    barriers = curve_loss(curve, experiment, points, display)
     suffix = ", repaired" if running_norms(experiment.module) else ""
     return {name + suffix: one for name, one in barriers.items()}
 

@@ -22,7 +22,7 @@ from coset.cli.options import (
     SplitOption,
     settings_option,
 )
-from coset.cli.progress import Listener, TrainingListener, listening
+from coset.cli.progress import Display, TrainingListener, open_display
 from coset.core.errors import CosetError, StateError
 from coset.core.names import plural
 from coset.core.progress import Epoch
@@ -111,15 +111,15 @@ def curve(
     search = CurveSearch.of(settings or (), options, pam, robust)
     singles = [option for option, is_used in (("--pam", pam), ("--robust", robust)) if is_used]
     ends = [_load_end(path, device, singles) for path in (first, second)]
-    with listening(quiet=json) as listener:
-        listener.stage(f"building {model} and reading {data}")
+    with open_display(quiet=json) as display:
+        display.stage(f"building {model} and reading {data}")
         experiment = Experiment.of(spec, data, split)
     a, b = (_in_precision(q, experiment, path) for q, path in zip(ends, (first, second), strict=True))
     attack = None if search.attack is None else PGD(**search.attack).in_units_of(experiment.dataset)
     connect = replace(search.connect, attack=attack)
-    with resumable("--out", out, json) as listener:
-        listener.stage("learning" if alignment is None else "aligning and learning")
-        training = SearchListener(listener, search)
+    with resumable("--out", out, json) as display:
+        display.stage("learning" if alignment is None else "aligning and learning")
+        training = SearchListener(display, search)
         learned = find_curve(
             a,
             b,
@@ -134,19 +134,22 @@ def curve(
             progress=training,
             checkpoint_seconds=checkpoint_seconds,
         )
-    with listening(quiet=json) as listener:
-        listener.stage(f"evaluating the ends on the {experiment.split_name} split")
+    with open_display(quiet=json) as display:
+        display.stage(f"evaluating the ends on the {experiment.split_name} split")
         scores = [
             evaluate(q, experiment.module, experiment.split, generator=torch.Generator().manual_seed(0)) for q in (a, b)
         ]
-        losses = curve_loss.curve_loss(learned, experiment, points, listener)
+        losses = curve_loss.curve_loss(learned, experiment, points, display)
         if attack is not None:
-            losses |= curve_loss.curve_loss(learned, experiment, points, listener, attack)
+            losses |= curve_loss.curve_loss(learned, experiment, points, display, attack)
     if html is not None:
         text = page(f"Curve between {first} and {second}", curve_loss.rows(losses), [barriers(losses)])
         outputs.write_text("--html", html, text)
-    line, bent = (curve_loss.record(losses[name]) for name in (curve_loss.LINE, curve_loss.LEARNED))
-    attacked = [losses[name + curve_loss.ATTACKED] for name in (curve_loss.LINE, curve_loss.LEARNED) if attack]
+    names = {"line": curve_loss.LINE, "curve": curve_loss.LEARNED}
+    records = {key: curve_loss.record(losses[name]) for key, name in names.items()}
+    robust_records = None
+    if attack is not None:
+        robust_records = {key: curve_loss.record(losses[name + curve_loss.ATTACKED]) for key, name in names.items()}
     report = {
         "model": model,
         "data": data,
@@ -162,9 +165,8 @@ def curve(
         "target_std": experiment.target_std,
         "repaired": bool(running_norms(experiment.module)),
         "ends": [{"solution": str(path), **asdict(score)} for path, score in zip((first, second), scores, strict=True)],
-        "line": line,
-        "curve": bent,
-        "robust": dict(zip(("line", "curve"), map(curve_loss.record, attacked), strict=True)) if attacked else None,
+        **records,
+        "robust": robust_records,
         "output": str(out / CURVE),
         "seconds": time.perf_counter() - start,
     }
@@ -174,8 +176,8 @@ def curve(
 class SearchListener(TrainingListener):
     """Follows the epochs of all parts of a search."""
 
-    def __init__(self, listener: Listener, search: CurveSearch) -> None:
-        super().__init__(listener, search.epochs)
+    def __init__(self, display: Display, search: CurveSearch) -> None:
+        super().__init__(display, search.epochs)
         self._search = search
 
     def place(self, epoch: Epoch) -> tuple[str, int]:

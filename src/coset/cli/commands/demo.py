@@ -14,7 +14,7 @@ import typer
 
 from coset.cli import console
 from coset.cli.options import SeedOption
-from coset.cli.progress import ReplicasListener, listening
+from coset.cli.progress import ReplicasListener, open_display
 from coset.core.names import plural
 
 if TYPE_CHECKING:
@@ -62,18 +62,18 @@ def demo(
     picture, curves = out / "blocks.png", out / "barrier.png"
     with outputs.writing("--out", out):
         out.mkdir(parents=True, exist_ok=True)
-    with _one_thread(), listening() as listener:
-        listener.stage("reading the digits")
+    with _one_thread(), open_display() as display:
+        display.stage("reading the digits")
         digits = load("digits")
         model = build(MODEL)
-        listener.stage(f"training networks A and B, {MODEL}, for {method.epochs} epochs")
-        training = ReplicasListener(listener, EPOCHS, 2)
+        display.stage(f"training networks A and B, {MODEL}, for {method.epochs} epochs")
+        training = ReplicasListener(display, EPOCHS, 2)
         first, second = fit(model, digits.train, method, replicas=2, seed=seed, progress=training)
-        listener.stage("inferring and verifying their symmetry")
+        display.stage("inferring and verifying their symmetry")
         model.load_state_dict(dict(first.mean))
         sym = symmetry(model.eval(), (digits.test.inputs[:BATCH],))
         image = sym.act(sym.random(torch.Generator().manual_seed(seed)), first)
-        listener.stage("aligning, averaging and repairing")
+        display.stage("aligning, averaging and repairing")
         back = align(first, image, sym)
         match = align(first, second, sym, "activations", model, digits.train)
         aligned = sym.act(match.element, second)
@@ -92,7 +92,7 @@ def demo(
             "halfway from A to B aligned, repaired": repaired["B aligned"],
         }
         rows = [NetworkBesideA.of(name, first.mean, one.mean, model, digits.test) for name, one in networks.items()]
-        listener.stage("measuring the loss between A and B")
+        display.stage("measuring the loss between A and B")
         paths = {
             name: barrier(geodesic(first, end), model, digits.test, POINTS, repair=digits.train)
             for name, end in {"not aligned, repaired": second, "aligned, repaired": aligned}.items()

@@ -17,7 +17,7 @@ from coset.cli.options import (
     SolutionArgument,
     SplitOption,
 )
-from coset.cli.progress import listening
+from coset.cli.progress import open_display
 from coset.core.errors import CosetError
 
 if TYPE_CHECKING:
@@ -61,14 +61,14 @@ def evaluate(
         raise CosetError("--prior-variance is that of the evidence lower bound: ask for it with --elbo.")
     variance = 1.0 if prior_variance is None else prior_variance
     spec = ModelSpec(model, args, device=device)
-    with listening(quiet=json) as listener:
+    with open_display(quiet=json) as display:
         q = load_gaussian(solution, "an ELBO", device) if elbo else load(solution, device)
         if not 0 < variance < math.inf:
             raise CosetError(f"--prior-variance must be positive and finite, not {variance}.")
-        listener.stage(f"building {model} and reading {data}")
+        display.stage(f"building {model} and reading {data}")
         experiment = Experiment.of(spec, data, split)
         states.check(q.mean, states.of(experiment.module), str(solution))
-        listener.stage(f"evaluating {solution}")
+        display.stage(f"evaluating {solution}")
         generator = torch.Generator().manual_seed(seed)
         scores = measure(q, experiment.module, experiment.split, samples, generator=generator)
         report: dict[str, Any] = {
@@ -81,7 +81,7 @@ def evaluate(
             "target_std": experiment.target_std,
         }
         if elbo:
-            listener.stage("estimating the evidence lower bound")
+            display.stage("estimating the evidence lower bound")
             draws = torch.Generator(device).manual_seed(seed)
             train = experiment.dataset.train
             bound = evidence_bound(q, experiment.module, train, variance, samples, generator=draws)

@@ -20,7 +20,7 @@ from coset.cli.options import (
     SplitOption,
     settings_option,
 )
-from coset.cli.progress import ReplicasListener, listening
+from coset.cli.progress import ReplicasListener, open_display
 from coset.core.names import plural
 
 if TYPE_CHECKING:
@@ -68,15 +68,15 @@ def fit(
     start = time.perf_counter()
     spec = ModelSpec(model, args, device=device)
     how = methods.build(method, settings or ())
-    with listening(quiet=json) as listener:
-        listener.stage(f"building {model} and reading {data}")
+    with open_display(quiet=json) as display:
+        display.stage(f"building {model} and reading {data}")
         experiment = Experiment.of(spec, data, split)
     if isinstance(how, Adversarial) and not how.attack.mean:
         how = replace(how, attack=how.attack.in_units_of(experiment.dataset))
     folders = [out / f"replica-{k}" for k in range(replicas)]
-    with resumable("--out", out, json) as listener:
-        listener.stage("training")
-        training = ReplicasListener(listener, how.epochs, how.copies * replicas, _epochs_before(how, folders))
+    with resumable("--out", out, json) as display:
+        display.stage("training")
+        training = ReplicasListener(display, how.epochs, how.copies * replicas, _epochs_before(how, folders))
         solutions = inference.fit(
             experiment.module,
             experiment.dataset.train,
@@ -89,9 +89,9 @@ def fit(
             checkpoint_seconds=checkpoint_seconds,
         )
     rows: list[dict[str, Any]] = []
-    with listening(quiet=json) as listener:
+    with open_display(quiet=json) as display:
         for k, (q, folder) in enumerate(zip(solutions, folders, strict=True)):
-            listener.stage(f"evaluating replica {k} on the {experiment.split_name} split")
+            display.stage(f"evaluating replica {k} on the {experiment.split_name} split")
             generator = torch.Generator().manual_seed(seed)
             rows.append(
                 {

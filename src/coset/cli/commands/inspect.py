@@ -11,7 +11,7 @@ import typer
 
 from coset.cli import console
 from coset.cli.options import ArgsOption, JsonOption, refuse_curves
-from coset.cli.progress import listening
+from coset.cli.progress import open_display
 from coset.core.errors import CosetError
 from coset.core.names import plural
 
@@ -65,16 +65,16 @@ def inspect(
     if meta and checkpoint is not None:
         raise CosetError("--meta traces without weights, so give either --meta or --checkpoint.")
     spec = ModelSpec(model, args, input or (), meta=meta)
-    with listening(quiet=json) as listener:
-        listener.stage(f"building {model}")
+    with open_display(quiet=json) as display:
+        display.stage(f"building {model}")
         module = spec.build()
         if checkpoint is not None:
             load_weights(module, checkpoint)
         positional, keywords = spec.example_inputs(module)
-        listener.stage(f"inferring and verifying the symmetry of {model}")
+        display.stage(f"inferring and verifying the symmetry of {model}")
         sym = symmetry(module, positional, keywords, strict=strict)
         if plot is not None:
-            listener.stage(f"drawing {plot}")
+            display.stage(f"drawing {plot}")
             figure = groups(sym, model)
     if output is not None:
         outputs.write_text("--output", output, sym.to_json() + "\n")

@@ -19,7 +19,7 @@ from coset.cli.options import (
     SymmetryOption,
     refuse_curves,
 )
-from coset.cli.progress import listening
+from coset.cli.progress import open_display
 from coset.core.errors import CosetError
 
 
@@ -71,11 +71,11 @@ def merge(
     if needs_data(method) and (data is None or reference is None):
         raise CosetError(f"--method {method} needs --data, and --reference with the number of a checkpoint.")
     report: dict[str, Any] = {"output": str(output), "inputs": [str(path) for path in paths]}
-    with listening(quiet=json) as listener:
-        net = symmetric_model(spec, paths[0], listener)
+    with open_display(quiet=json) as display:
+        net = symmetric_model(spec, paths[0], display)
         states = []
         for path in paths:
-            listener.stage(f"reading {path}")
+            display.stage(f"reading {path}")
             state = load_state(path)
             checkpoints.check_fits(state, net.sym, path, "taken from the first checkpoint")
             states.append(state)
@@ -84,7 +84,7 @@ def merge(
             for state, path in zip(states, paths, strict=True)
         ]
         dataset = load(data, device=device) if data is not None else None
-        listener.stage("aligning and averaging")
+        display.stage("aligning and averaging")
         merged = merge_solutions(
             solutions,
             net.sym,
@@ -95,10 +95,10 @@ def merge(
             method=method,
             generator=torch.Generator().manual_seed(seed),
             device=device,
-            progress=listener,
+            progress=display,
         )
         if dataset is not None and net.module is not None:
-            listener.stage("evaluating")
+            display.stage("evaluating")
             average = barycenter(solutions, shares)
             report["test_accuracy"] = {
                 "ends": [evaluate(one, net.module, dataset.test).accuracy for one in solutions],

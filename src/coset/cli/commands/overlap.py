@@ -16,7 +16,7 @@ from coset.cli.options import (
     SeedOption,
     SolutionArgument,
 )
-from coset.cli.progress import listening
+from coset.cli.progress import open_display
 
 if TYPE_CHECKING:
     from coset.solutions.overlap import Overlap
@@ -54,13 +54,13 @@ def overlap(
 
     spec = ModelSpec(model, args, input or (), device=device)
     estimator = choice("--entropy", entropy, get_args(Entropy))
-    with listening(quiet=json) as listener:
+    with open_display(quiet=json) as display:
         q = load_gaussian(solution, "the overlap")
-        listener.stage(f"inferring the symmetry of {model}")
+        display.stage(f"inferring the symmetry of {model}")
         module = spec.build()
         module.load_state_dict(states.check(q.mean, states.of(module), str(solution)), strict=False)
         sym = symmetry(module, *spec.example_inputs(module))
-        listener.stage(f"measuring the overlap, {samples} samples")
+        display.stage(f"measuring the overlap, {samples} samples")
         generator = torch.Generator(device).manual_seed(seed)
         result = measure(q.to(device), sym, estimator, samples, elements, generator=generator)
     if json:

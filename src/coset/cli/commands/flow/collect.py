@@ -41,7 +41,7 @@ def collect(
     weight_decay: Annotated[float | None, typer.Option(help="Added to the gradient; 5e-4 if not given.")] = None,
     chunk: Annotated[int | None, typer.Option(help="Networks that are trained together; 4096 if not given.")] = None,
     every: Annotated[
-        int | None, typer.Option(help="Keep every k-th iteration; if not given, networks at the end only.")
+        int | None, typer.Option(help="Keep every k-th iteration; networks at the end only without it.")
     ] = None,
     skip: Annotated[int | None, typer.Option(help="Epochs at the beginning of which --every keeps none.")] = None,
     precision: PrecisionOption = None,
@@ -73,7 +73,7 @@ def collect(
     from coset.cli.experiment import Experiment
     from coset.cli.model_spec import ModelSpec
     from coset.cli.population_files import infer_symmetry, record_of
-    from coset.cli.progress import PartsListener, listening
+    from coset.cli.progress import PartsListener, open_display
     from coset.cli.run_folder import resumable
     from coset.cli.settings import read
     from coset.flow.coordinates import normal_starts
@@ -98,15 +98,15 @@ def collect(
         "compile": compile or None,
     }
     method = Collect(**read(Collect, "collect", settings or (), options))
-    with listening(quiet=json) as listener:
-        listener.stage(f"building {model} and reading {data}")
+    with open_display(quiet=json) as display:
+        display.stage(f"building {model} and reading {data}")
         experiment = Experiment.of(spec, data, split)
         draw = None  # the model's own starts, whose density no flow knows
         if start == "normal":
             draw = normal_starts(experiment.module, infer_symmetry(experiment.module, spec), start_std).states
-    with resumable("--work", work, json) as listener:
-        listener.stage("training")
-        training = PartsListener(listener, -(-runs // method.chunk), method.epochs)
+    with resumable("--work", work, json) as display:
+        display.stage("training")
+        training = PartsListener(display, -(-runs // method.chunk), method.epochs)
         population = populations.collect(
             experiment.module,
             experiment.dataset.train,

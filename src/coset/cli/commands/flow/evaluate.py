@@ -76,7 +76,7 @@ def evaluate(
         spec_of,
         split_of,
     )
-    from coset.cli.progress import listening
+    from coset.cli.progress import open_display
     from coset.cli.run_folder import resumable
     from coset.plot.page import page
     from coset.populations.novelty import COUNT
@@ -93,22 +93,22 @@ def evaluate(
     spec = spec_of(spec, abouts)
     split = split_of(split, data, *abouts.values())
     _warn_of_another_split(split, data, abouts)
-    with listening(quiet=json) as listener:
-        listener.stage(f"building {spec.name} and reading {data}")
+    with open_display(quiet=json) as display:
+        display.stage(f"building {spec.name} and reading {data}")
         experiment = Experiment.of(spec, data, split)
         for name, path in reversed(files.items()):  # the weights of the samples come last and stay
             check_members(populations[name], experiment.module, path)
-        listener.stage(f"inferring the symmetry of {spec.name}")
+        display.stage(f"inferring the symmetry of {spec.name}")
         sym = infer_symmetry(experiment.module, spec)
         experiment.module.to(device)
     subsets = {name: _subset(population, count, seed) for name, population in populations.items()}
     novelty = None
-    with resumable("--work", work, json) as listener:
-        listener.stage("measuring")
+    with resumable("--work", work, json) as display:
+        display.stage("measuring")
         evaluator = PopulationEvaluator(
             experiment,
             sym,
-            listener,
+            display,
             total=PopulationEvaluator.parts(len(files), novelty="training" in files),
             noise=noise_of(noise, *abouts.values()),
             pairs=pairs,

@@ -80,7 +80,7 @@ def fit(
         spec_of,
         split_of,
     )
-    from coset.cli.progress import PartsListener, listening
+    from coset.cli.progress import PartsListener, open_display
     from coset.cli.run_folder import resumable
     from coset.cli.settings import choice, read
     from coset.flow.flow import Flow
@@ -112,18 +112,18 @@ def fit(
     networks = open_population(population, device)
     spec = spec_of(spec, {population: networks.about})
     split = split_of(split, data, networks.about)
-    with listening(quiet=json) as listener:
-        listener.stage(f"building {spec.name}{'' if data is None else f' and reading {data}'}")
+    with open_display(quiet=json) as display:
+        display.stage(f"building {spec.name}{'' if data is None else f' and reading {data}'}")
         experiment = None if data is None else Experiment.of(spec, data, split)
         module = spec.build() if experiment is None else experiment.module
         check_members(networks, module, population)
         if experiment is not None:
             check_call(module, experiment.dataset.train, torch.device(device))
-        listener.stage(f"inferring the symmetry of {spec.name}")
+        display.stage(f"inferring the symmetry of {spec.name}")
         flow = Flow.of(infer_symmetry(module, spec), plan)
-    with resumable("--work", work, json) as listener:
-        listener.stage("learning")
-        training = PartsListener(listener, 1, method.epochs)
+    with resumable("--work", work, json) as display:
+        display.stage("learning")
+        training = PartsListener(display, 1, method.epochs)
         flow.fit(
             networks,
             method,

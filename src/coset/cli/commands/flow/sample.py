@@ -78,7 +78,7 @@ def sample(
 
     from coset.cli import flow_sampler, outputs
     from coset.cli.population_files import TRAINED, open_flow, optional_spec, record_of, spec_of, split_of, trained_on
-    from coset.cli.progress import BatchesListener, listening
+    from coset.cli.progress import BatchesListener, open_display
     from coset.cli.run_folder import resumable
     from coset.cli.sample_batches import SampleBatches, batches
     from coset.flow.likelihood import DivergenceName
@@ -97,19 +97,19 @@ def sample(
     labels = read_conditions(condition or ())
     if guide is not None and strength is None:
         strength = 1.0
-    with listening(quiet=json) as listener:
+    with open_display(quiet=json) as display:
         flow = open_flow(path, device)
         about = flow.sampler.about
         split = split_of(split, guide, about)
         if guide is not None or "inputs" in about:
             spec = spec_of(spec, {path: about})
         if width_of:
-            flow = flow_sampler.widen(flow, spec, listener)
+            flow = flow_sampler.widen(flow, spec, display)
         elif spec.name:
             flow_sampler.check_model(flow, spec, path)
         guidance = None
         if guide is not None:
-            listener.stage(f"building {spec.name} and reading {guide}")
+            display.stage(f"building {spec.name} and reading {guide}")
             guidance = flow_sampler.guidance_by(flow, spec, guide, split, strength or 0.0)
     how = {
         "steps": steps,
@@ -132,9 +132,9 @@ def sample(
     size = flow_sampler.batch_size(device)
     begin_sampling = time.perf_counter()
     parts, new = [], 0
-    with resumable("--work", work, json) as listener:
-        listener.stage("sampling")
-        progress = BatchesListener(listener, steps, -(-count // size))
+    with resumable("--work", work, json) as display:
+        display.stage("sampling")
+        progress = BatchesListener(display, steps, -(-count // size))
         for part, was_read in batches(store, count, size, generator, lambda n: sampler.draw(n, generator, progress)):
             parts.append(part)
             if was_read:
