@@ -1,14 +1,11 @@
 """Each figure of rossi2023 at its smallest scale: it runs, its record is complete, and its picture is drawn."""
 
-import json
 from pathlib import Path
 
 import pytest
+from smoke import check, figures
 
 from coset_papers import Settings, reproduce
-from coset_papers.rossi2023 import FIGURES
-
-QUICK = ("fig3", "figA13")
 
 
 @pytest.fixture(scope="module")
@@ -17,16 +14,9 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("rossi2023")
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in FIGURES]
-)
+@pytest.mark.parametrize("name", figures("rossi2023", quick=("fig3", "figA13")))
 def test_smoke(name: str, out: Path) -> None:
-    said: list[str] = []
-    record = reproduce(f"rossi2023/{name}", Settings(out=out, say=said.append))
-    stem = out / f"rossi2023-{name}-smoke"
-    assert record == json.loads(stem.with_suffix(".json").read_text())
-    assert stem.with_suffix(".png").stat().st_size > 10_000
-    assert record["claims"] and all(claim["ours"] != "" for claim in record["claims"])
+    check(name, out)
 
 
 def test_alignment_lowers_the_barrier(out: Path) -> None:

@@ -12,7 +12,7 @@ Record = dict[str, Any]
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper: what it published, what was found here, and whether the sentence holds.
+    """A sentence of the paper: what it published, our number, and whether the sentence holds.
 
     holds is None where the two cannot be compared. published is None for what the paper does not give. note: why they
     differ, or what the number means.

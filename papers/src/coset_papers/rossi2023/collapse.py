@@ -130,7 +130,7 @@ def _variance_ratios(
 
 
 def ratios(times: tuple[float, ...], variances_of_t: list[list[float]]) -> list[list[float]]:
-    """Of each layer at each t, with the ends of the path first and last in `found`."""
+    """Of each layer at each t, with the ends of the path first and last in `variances_of_t`."""
     return [
         [
             v / ((1 - t) * first + t * last)

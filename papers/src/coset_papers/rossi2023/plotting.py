@@ -7,6 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from coset.plot.palette import HUES
+from coset_papers.rossi2023.barriers import ALIGNED as BEST, NAIVE as NOT_MOVED, heights
 
 NAIVE, ALIGNED = "#7a7a7a", HUES[1]
 DASHED = (0, (4, 3))
@@ -34,6 +35,16 @@ def trend(axes: Axes, x: list[float], rows: list[list[float]], colour: str, labe
     axes.plot(x, [sum(row) / len(row) for row in rows], color=colour, linewidth=1.7, linestyle=dashes, label=label)
     for at, row in zip(x, rows, strict=True):
         axes.plot([at] * len(row), row, ".", color=colour, markersize=4, alpha=0.7)
+
+
+def barriers_by(axes: Axes, x: list[float], rows: dict[str, Any]) -> None:
+    """Naive and aligned barriers of both splits against a setting; `rows` has those of all pairs by cost."""
+    for cost, colour, words in ((NOT_MOVED, NAIVE, "naive"), (BEST, ALIGNED, "aligned")):
+        for split, dashes in LINES.items():
+            values = [heights(pairs, split) for pairs in rows[cost]]
+            trend(axes, x, values, colour, f"{words}, {split}", dashes)
+    settings_axis(axes, x)
+    axes.set_ylim(bottom=0)
 
 
 def settings_axis(axes: Axes, x: list[float]) -> None:

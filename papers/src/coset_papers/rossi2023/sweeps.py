@@ -14,7 +14,7 @@ from coset_papers.plotting import legend, panels, style
 from coset_papers.rossi2023.barriers import ALIGNED as BEST, NAIVE as NOT_MOVED, barriers, heights, mean
 from coset_papers.rossi2023.criteria import TOO_SMALL, ZERO, falls, written
 from coset_papers.rossi2023.networks import SIZES, mlp, resnet
-from coset_papers.rossi2023.plotting import ALIGNED, LINES, NAIVE, settings_axis, trend
+from coset_papers.rossi2023.plotting import barriers_by
 from coset_papers.rossi2023.study import PosteriorStudy
 from coset_papers.rossi2023.widths import BY_PAIRS, ONE_PAIR, REPLICAS, quick
 from coset_papers.settings import Settings
@@ -71,13 +71,8 @@ def draw_sweep(data: Any) -> Figure:
     """A panel for each network."""
     figure, (row,) = panels(1, len(data["series"]), f"Barriers by {data['setting']}")
     for axes, (name, rows) in zip(row, data["series"].items(), strict=True):
-        for cost, colour, words in ((NOT_MOVED, NAIVE, "naive"), (BEST, ALIGNED, "aligned")):
-            for split, dashes in LINES.items():
-                values = [heights(one, split) for one in rows[cost]]
-                trend(axes, rows["x"], values, colour, f"{words}, {split}", dashes)
-        settings_axis(axes, rows["x"])
+        barriers_by(axes, rows["x"], rows)
         style(axes, data["setting"], "barrier (nats)", name)
-        axes.set_ylim(bottom=0)
     legend(figure, row[0], min(4, 2 * len(row)))
     return figure
 

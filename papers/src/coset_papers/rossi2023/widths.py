@@ -21,7 +21,7 @@ from coset_papers.rossi2023.barriers import (
 )
 from coset_papers.rossi2023.criteria import ERRORS, TOO_SMALL, differ, falls, written
 from coset_papers.rossi2023.networks import SIZES, measure_of, mlp, resnet
-from coset_papers.rossi2023.plotting import ALIGNED, LINES, NAIVE, settings_axis, trend
+from coset_papers.rossi2023.plotting import LINES, barriers_by, settings_axis, trend
 from coset_papers.rossi2023.study import PosteriorStudy
 from coset_papers.settings import Settings
 
@@ -76,13 +76,8 @@ def draw_fig5(data: Any) -> Figure:
     """A panel for each kind of network."""
     figure, (row,) = panels(1, len(data["series"]), "Barriers by width")
     for axes, (name, rows) in zip(row, data["series"].items(), strict=True):
-        for cost, colour, words in ((NOT_MOVED, NAIVE, "naive"), (BEST, ALIGNED, "aligned")):
-            for split, dashes in LINES.items():
-                values = [heights(one, split) for one in rows[cost]]
-                trend(axes, rows["width"], values, colour, f"{words}, {split}", dashes)
-        settings_axis(axes, rows["width"])
+        barriers_by(axes, rows["width"], rows)
         style(axes, "width" if name.startswith("MLP") else "width, times 16 channels", "barrier (nats)", name)
-        axes.set_ylim(bottom=0)
     legend(figure, row[0], 2 * len(row))
     return figure
 

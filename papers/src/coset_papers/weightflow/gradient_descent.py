@@ -20,7 +20,7 @@ STARTS = {UNTRAINED: "the starts of the flow", FROM_SAMPLES: "samples of the flo
 def descend(
     subject: Subject, split: Split, starts: dict[str, Tensor], rate: float, steering: Steering, device: str
 ) -> list[tuple[int, dict[str, Tensor]]]:
-    """(steps, population) along plain gradient descent from `begin`, all on the same minibatches."""
+    """(steps, population) along plain gradient descent from `starts`, all on the same minibatches."""
     examples = split.subset(min(steering.steps * steering.batch, len(split)), torch.Generator().manual_seed(0))
     epochs = -(-steering.steps // (len(examples) // steering.batch))
     population = collect(

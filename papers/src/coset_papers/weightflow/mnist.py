@@ -91,7 +91,7 @@ def novelty(settings: Settings) -> Outcome:
 def average_claim(
     scale: str, difference: dict[str, Any], ours: dict[str, Any], theirs: dict[str, Any], published: str | None
 ) -> Claim:
-    """Whether the averages of all samples and of all trained networks, which differ as `found`, are equal."""
+    """Whether the averages of all samples and of all trained networks, which differ by `difference`, are equal."""
     return claim(
         scale,
         "the average of samples predicts as well as the average of trained networks",
@@ -105,7 +105,7 @@ def average_claim(
 
 
 def learning_claim(scale: str, costs: dict[str, Any], per_second: float, published: str | None) -> Claim:
-    """Whether a flow is learned in time; took: what that cost, as `FlowRecipe.cost` has it."""
+    """Whether a flow is learned in time; costs: what that took, as `FlowRecipe.cost` has it."""
     return claim(
         scale,
         f"learning takes {MINUTES:g} minutes at most",

@@ -59,6 +59,16 @@ class Steering:
     every: int
 
 
+STEERING = Steering(
+    strengths=(1.0, 2.0, 4.0, 8.0, 16.0),
+    factors=(3.0, 10.0, 30.0),
+    gradients=(64, 256),
+    examples=128,
+    rates=(0.03, 0.1, 0.3, 1.0),
+    batch=128,
+    steps=256,
+    every=8,
+)
 FINISH = Steering(
     strengths=(0.1, 0.3),
     factors=(),
@@ -272,16 +282,7 @@ def _short() -> FlowSizes:
         theirs=_theirs(Architecture("relational", 16, 3), replace(brief, epochs=8, batch_size=64), 8),
         ablation=_ablation(base, (256, 1024), 55, (Architecture("relational", 16, 3), 20, 64), 24, (32, 64, 128), 0.01),
         other="digits",
-        steering=Steering(
-            strengths=(1.0, 2.0, 4.0, 8.0, 16.0),
-            factors=(3.0, 10.0, 30.0),
-            gradients=(64, 256),
-            examples=128,
-            rates=(0.03, 0.1, 0.3, 1.0),
-            batch=128,
-            steps=256,
-            every=8,
-        ),
+        steering=STEERING,
         widths=_widths(subject, base, 1024, (8, 16), 32),
         deep=(
             replace(subject, model="mlp:64-16-16-10", runs=8192, training=replace(forgetting, chunk=8192)),
@@ -336,15 +337,8 @@ def _paper() -> FlowSizes:
         theirs=_theirs(relational, replace(long, epochs=1, batch_size=64, rate=1e-3, warm_up=100, compile=False), 3),
         ablation=_ablation(base, (2048, 8192), 44, (relational, 2, 256), 6, (64, 128, 256), 0.002),
         other="fashion-mnist",
-        steering=Steering(
-            strengths=(1.0, 2.0, 4.0, 8.0, 16.0),
-            factors=(1.0, 3.0, 10.0),
-            gradients=(64, 256),
-            examples=512,
-            rates=(0.01, 0.03, 0.1, 0.3),
-            batch=128,
-            steps=512,
-            every=32,
+        steering=replace(
+            STEERING, factors=(1.0, 3.0, 10.0), examples=512, rates=(0.01, 0.03, 0.1, 0.3), steps=512, every=32
         ),
         widths=_widths(subject, base, 8192, (8, 16), 32),
         deep=(
