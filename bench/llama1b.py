@@ -26,7 +26,7 @@ from coset import zoo
 from coset.cli.options import DeviceOption
 from coset.core.checkpoint import INDEX, write_stream
 from coset.core.files import write_json
-from coset.symmetries.element_file import load_element
+from coset.symmetries.serialization import load_element
 
 NOISE = 0.1
 MODEL = (

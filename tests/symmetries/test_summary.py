@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 import coset
-from coset.symmetries.summary import moved_tensors, scalar_tensors, summary
+from coset.symmetries.serialization import moved_tensors, scalar_tensors, summary
 from coset.zoo import build, example_input
 
 

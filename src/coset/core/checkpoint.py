@@ -68,8 +68,8 @@ class Shard:
 
 
 def _stamp(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    stat = path.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 class LazyState(Shown, Mapping[str, Tensor]):
@@ -215,11 +215,11 @@ def _open_index(path: Path) -> dict[str, Shard]:
         if Path(file).name != file or not (path.parent / file).is_file():
             raise StateError(f"{path} names the shard '{file}', which is not a file in its folder.")
         shards[file] = _open_shard(path.parent / file)
-        held, listed = set(shards[file].shapes), {n for n, f in weight_map.items() if f == file}
-        if listed - held:
-            raise StateError(f"{path} puts '{min(listed - held)}' in the shard {file}, which lacks it.")
-        if held - listed:
-            raise StateError(f"{path} does not put '{min(held - listed)}' in the shard {file}, which has it.")
+        stored, listed = set(shards[file].shapes), {n for n, f in weight_map.items() if f == file}
+        if listed - stored:
+            raise StateError(f"{path} puts '{min(listed - stored)}' in the shard {file}, which lacks it.")
+        if stored - listed:
+            raise StateError(f"{path} does not put '{min(stored - listed)}' in the shard {file}, which has it.")
     return {name: shards[file] for name, file in weight_map.items()}
 
 

@@ -15,11 +15,11 @@ def resolve(device: str | torch.device | None, state: State) -> torch.device:
     if device is None:
         return next((x.device for x in state.values()), torch.device("cpu"))
     try:
-        found: Tensor = torch.empty(0, device=device)
+        probe: Tensor = torch.empty(0, device=device)
     # A build without CUDA says so with an AssertionError.
     except (RuntimeError, AssertionError) as error:
         raise CosetError(f"The device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from error
-    return found.device
+    return probe.device
 
 
 @contextmanager

@@ -57,10 +57,10 @@ def plural(count: int, noun: str, several: str = "") -> str:
 
 def gather(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
     """The items of equal keys together, in the order in which the keys first come."""
-    found: dict[Hashable, list[T]] = {}
+    by_key: dict[Hashable, list[T]] = {}
     for item in items:
-        found.setdefault(key(item), []).append(item)
-    return list(found.values())
+        by_key.setdefault(key(item), []).append(item)
+    return list(by_key.values())
 
 
 def _split(name: str) -> tuple[list[str], list[str]]:

@@ -151,8 +151,9 @@ def refuse_layout(name: str, x: Tensor, expected: Tensor, where: str) -> None:
     """Refuse a tensor of another shape, or of another kind (floating, complex, other)."""
     # Without this, torch would broadcast: a bias of shape (1,) is a silent error.
     if x.shape != expected.shape:
-        shape, wanted = tuple(x.shape), tuple(expected.shape)
-        raise StateError(f"Tensor '{name}' in {where} has shape {shape} where {wanted} is expected.")
+        raise StateError(
+            f"Tensor '{name}' in {where} has shape {tuple(x.shape)} where {tuple(expected.shape)} is expected."
+        )
     if not same_kind(x, expected):
         raise StateError(f"Tensor '{name}' in {where} is {x.dtype} where {expected.dtype} is expected.")
 
@@ -284,8 +285,8 @@ def size(population: State) -> int:
             raise StateError(f"Tensor '{name}' has no dimensions, so this is a state and not a population.")
         lengths.setdefault(x.shape[0], name)
     if len(lengths) != 1:
-        found = ", ".join(f"{n} in '{name}'" for n, name in lengths.items()) or "no tensor at all"
-        raise StateError(f"A population has one size in all tensors, but here it is: {found}.")
+        sizes = ", ".join(f"{n} in '{name}'" for n, name in lengths.items()) or "no tensor at all"
+        raise StateError(f"A population has one size in all tensors, but here it is: {sizes}.")
     return next(iter(lengths))
 
 
@@ -365,11 +366,11 @@ def untie(model: nn.Module, state: StateLike) -> dict[str, Tensor]:
     names: dict[int, list[str]] = {}
     for name, x in own.items():
         names.setdefault(id(x), []).append(name)
-    given = [[name for name in tied if name in state] for tied in names.values()]
-    missing = [tied[0] for tied, some in zip(names.values(), given, strict=True) if not some]
+    present = [[name for name in tied if name in state] for tied in names.values()]
+    missing = [tied[0] for tied, some in zip(names.values(), present, strict=True) if not some]
     refuse_names(missing, [name for name in state if name not in own], where)
     result = {}
-    for first, *others in given:
+    for first, *others in present:
         result[first] = state[first]
         for name in others:
             refuse_untied(first, name, result[first], state[name], where)
@@ -391,8 +392,8 @@ def call(
         refuse_layout(name, x, own[name], f"the state for {type(model).__name__}")
     # A forward pass may write into buffers (BatchNorm's running statistics), so it gets copies, also of the
     # non-persistent ones, which no state has.
-    given = {id(own[name]) for name in tensors}
-    tensors.update({n: x for n, x in model.named_buffers() if id(x) not in given})
+    replaced = {id(own[name]) for name in tensors}
+    tensors.update({n: x for n, x in model.named_buffers() if id(x) not in replaced})
     tensors = {name: x.clone() if name in buffers else x for name, x in tensors.items()}
     try:
         return functional_call(model, tensors, args, kwargs)

@@ -25,8 +25,8 @@ from coset.paths.curve import CURVES, Curve
 from coset.solutions.dirac import Dirac
 from coset.solutions.likelihood import likelihood_of
 from coset.solutions.pgd import perturb
-from coset.symmetries.element_file import load_element, save_element
 from coset.symmetries.group import Element
+from coset.symmetries.serialization import load_element, save_element
 from coset.symmetries.symmetry import Symmetry
 from coset.training.folder import RowFolder
 from coset.training.loop import Course, Problem, drive

@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from coset.symmetries.tape import Letter, Operand, Step, Tape, Value
+from coset.symmetries.tape import Letter, Operand, Primitive, Tape, Value
 from coset.symmetries.terms import Term, find, leaves, parts
 
 
 @dataclass(frozen=True)
-class Slot:
+class AxisSlot:
     """The n-th occurrence of some units on an axis of a value."""
 
     axis: int
@@ -31,9 +31,9 @@ Address = tuple[Letter, Term, int]
 class SlotTable:
     """All slots of a value; ``near`` maps a slot to those it forms a product with on its own axis."""
 
-    slots: list[Slot] = field(default_factory=list)
-    near: dict[Slot, list[Slot]] = field(default_factory=lambda: defaultdict(list))
-    plain: list[Slot] = field(default_factory=list)
+    slots: list[AxisSlot] = field(default_factory=list)
+    near: dict[AxisSlot, list[AxisSlot]] = field(default_factory=lambda: defaultdict(list))
+    plain: list[AxisSlot] = field(default_factory=list)
 
     @classmethod
     def of(cls, value: Value) -> SlotTable:
@@ -44,13 +44,13 @@ class SlotTable:
             table.plain += direct
         return table
 
-    def _walk(self, term: Term, axis: int, counts: dict[Term, int]) -> tuple[list[Slot], list[Slot]]:
+    def _walk(self, term: Term, axis: int, counts: dict[Term, int]) -> tuple[list[AxisSlot], list[AxisSlot]]:
         """(all slots below, those not under a concat)."""
         term = find(term)
         if term.size == 1:
             return [], []
         if term.kind == "units":
-            slot = Slot(axis, term, counts[term])
+            slot = AxisSlot(axis, term, counts[term])
             counts[term] += 1
             self.slots.append(slot)
             return [slot], [slot]
@@ -65,7 +65,7 @@ class SlotTable:
                         self.near[slot] += direct
         return everything, [slot for _, direct in below for slot in direct]
 
-    def companion(self, slot: Slot, base: Term) -> Slot | None:
+    def companion(self, slot: AxisSlot, base: Term) -> AxisSlot | None:
         """The one slot of ``base`` that goes with ``slot``: on its own axis, else the only one elsewhere."""
         near = [other for other in self.near[slot] if other.leaf is base]
         if near:
@@ -74,36 +74,36 @@ class SlotTable:
         return far[0] if len(far) == 1 else None
 
 
-def addresses(operand: Operand) -> Iterator[tuple[Address, Slot]]:
+def addresses(operand: Operand) -> Iterator[tuple[Address, AxisSlot]]:
     """Each slot of an operand with the letter it stands under and its place among equals there."""
     on_axis: dict[tuple[int, Term], int] = defaultdict(int)
     on_letter: dict[tuple[Letter, Term], int] = defaultdict(int)
     for segment in operand.segments:
         for leaf in leaves(segment.term):
-            slot = Slot(segment.axis, leaf, on_axis[segment.axis, leaf])
+            slot = AxisSlot(segment.axis, leaf, on_axis[segment.axis, leaf])
             on_axis[segment.axis, leaf] += 1
             address = (segment.letter, leaf, on_letter[segment.letter, leaf])
             on_letter[segment.letter, leaf] += 1
             yield address, slot
 
 
-def cells(value: Value) -> list[tuple[Slot, ...]]:
+def cells(value: Value) -> list[tuple[AxisSlot, ...]]:
     """The blocks of a tensor, each as the slots that index it: all combinations of one block per axis."""
-    rows: list[tuple[Slot, ...]] = [()]
+    rows: list[tuple[AxisSlot, ...]] = [()]
     for axis, term in enumerate(value.axes):
         rows = [(*row, *atom) for row in rows for atom in _atoms(term, axis, defaultdict(int))]
     return rows
 
 
-def _atoms(term: Term, axis: int, counts: dict[Term, int]) -> list[tuple[Slot, ...]]:
+def _atoms(term: Term, axis: int, counts: dict[Term, int]) -> list[tuple[AxisSlot, ...]]:
     term = find(term)
     if term.kind == "units":
         counts[term] += 1
-        return [(Slot(axis, term, counts[term] - 1),)] if term.size > 1 else [()]
+        return [(AxisSlot(axis, term, counts[term] - 1),)] if term.size > 1 else [()]
     inner = [_atoms(child, axis, counts) for child in parts(term)]
     if term.kind != "product":
         return [atom for atoms in inner for atom in atoms]
-    rows: list[tuple[Slot, ...]] = [()]
+    rows: list[tuple[AxisSlot, ...]] = [()]
     for atoms in inner:
         rows = [(*row, *atom) for row in rows for atom in atoms]
     return rows
@@ -112,9 +112,9 @@ def _atoms(term: Term, axis: int, counts: dict[Term, int]) -> list[tuple[Slot, .
 Bases = dict[Term, list[Term]]
 
 
-def fibres(parameters: Mapping[str, Value], tape: Tape, wanted: Container[Term]) -> Bases:
-    """Units of interest -> the units they are fibred over, outermost first."""
-    bases = {leaf: found for leaf, found in _candidates(parameters).items() if not leaf.frozen or leaf in wanted}
+def fibres(parameters: Mapping[str, Value], tape: Tape, always: Container[Term]) -> Bases:
+    """Units -> the units they are fibred over, outermost first; of frozen units those in `always`."""
+    bases = {leaf: outer for leaf, outer in _candidates(parameters).items() if not leaf.frozen or leaf in always}
     check = _Check(bases)
     for step in tape.steps:
         for operand in (*step.ins, *step.outs):
@@ -136,9 +136,9 @@ def _candidates(parameters: Mapping[str, Value]) -> Bases:
         for slot in table.slots:
             order.setdefault(slot.leaf, len(order))
             partners = {other.leaf for other in table.slots if other.leaf is not slot.leaf}
-            found = {leaf for leaf in partners if table.companion(slot, leaf) is not None}
-            together[slot.leaf] = together[slot.leaf] & found if slot.leaf in together else found
-    return {leaf: sorted(found, key=order.__getitem__) for leaf, found in together.items() if found}
+            beside = {leaf for leaf in partners if table.companion(slot, leaf) is not None}
+            together[slot.leaf] = together[slot.leaf] & beside if slot.leaf in together else beside
+    return {leaf: sorted(outer, key=order.__getitem__) for leaf, outer in together.items() if outer}
 
 
 @dataclass(frozen=True)
@@ -158,9 +158,9 @@ class _Check:
 
     bases: Bases
     tables: dict[Value, SlotTable] = field(default_factory=dict)
-    looked_up: dict[tuple[Value, Term], tuple[Value | int, tuple[Slot, ...]]] = field(default_factory=dict)
+    lookups: dict[tuple[Value, Term], tuple[Value | int, tuple[AxisSlot, ...]]] = field(default_factory=dict)
 
-    def read(self, step: Step) -> None:
+    def read(self, step: Primitive) -> None:
         agreed: dict[tuple[Address, Term], Companion] = {}
         for operand in step.ins:
             for address, base, companion in self._companions(operand):
@@ -176,7 +176,7 @@ class _Check:
                 if companion is None or agreed.get((address, base), companion) != companion:
                     _drop(self.bases, address[1], base)
 
-    def _through(self, step: Step, companion: Companion | None) -> Companion | None:
+    def _through(self, step: Primitive, companion: Companion | None) -> Companion | None:
         """The companion as the result sees it, where the step looks up the base's axis."""
         if companion is None or isinstance(companion, Via) or companion[0] not in step.lookups:
             return companion
@@ -192,8 +192,8 @@ class _Check:
             if not isinstance(companion, Via) or address not in slots:
                 continue
             if all(place in slots for place in companion.places):
-                found = tuple(slots[place] for place in companion.places)
-                self.looked_up[operand.value, base] = (companion.index, found)
+                places = tuple(slots[place] for place in companion.places)
+                self.lookups[operand.value, base] = (companion.index, places)
 
     def _companions(self, operand: Operand) -> list[tuple[Address, Term, Companion | None]]:
         pairs = list(addresses(operand))
@@ -202,16 +202,16 @@ class _Check:
         if operand.value not in self.tables:
             self.tables[operand.value] = SlotTable.of(operand.value)
         table = self.tables[operand.value]
-        by_slot: dict[Slot, Address] = {slot: address for address, slot in pairs}
+        by_slot: dict[AxisSlot, Address] = {slot: address for address, slot in pairs}
         out: list[tuple[Address, Term, Companion | None]] = []
         for address, slot in pairs:
             for base in self.bases.get(address[1], ()):
                 companion = table.companion(slot, base)
-                known = self.looked_up.get((operand.value, base))
-                if companion is not None and known is None:
+                lookup = self.lookups.get((operand.value, base))
+                if companion is not None and lookup is None:
                     out.append((address, base, by_slot.get(companion)))
-                elif companion is None and known is not None and all(place in by_slot for place in known[1]):
-                    out.append((address, base, Via(known[0], tuple(by_slot[place] for place in known[1]))))
+                elif companion is None and lookup is not None and all(place in by_slot for place in lookup[1]):
+                    out.append((address, base, Via(lookup[0], tuple(by_slot[place] for place in lookup[1]))))
                 else:
                     out.append((address, base, None))
         return out

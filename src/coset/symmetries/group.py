@@ -99,8 +99,8 @@ class Layout:
 
     def coordinate(self, name: str) -> Tensor | None:
         """(n,) the unit of an index set at each position, if the axis has it everywhere at most once."""
-        found = [entry.coordinate for entry in self.entries if entry.name == name]
-        return torch.stack(found).amax(0) if found else None
+        coordinates = [entry.coordinate for entry in self.entries if entry.name == name]
+        return torch.stack(coordinates).amax(0) if coordinates else None
 
 
 def names(axis: Axis) -> set[str]:
@@ -199,6 +199,9 @@ class Group(Shown):
         return Table(f"Group {self.name}: {self.size} units in any order{apart}", [*self.members])
 
 
+ScalingKind = Literal["scaling", "sign"]
+
+
 @dataclass(frozen=True)
 class ScaledAxis:
     """How a scaling acts on one axis: t -> (t + offset) c^power - offset.
@@ -226,7 +229,7 @@ class Scaling(Shown):
     members: tuple[ScaledAxis, ...]
     copies: int = 1
     over: tuple[str, ...] = ()
-    kind: Literal["scaling", "sign"] = "scaling"
+    kind: ScalingKind = "scaling"
     exact: bool = True
     note: str = ""
 
@@ -274,8 +277,8 @@ class Element(Shown):
         """The permutation of a group."""
         if name not in self.sets:
             raise SymmetryError(f"there is no group {name!r}")
-        found = self.permutations.get(name)
-        return self._identity(name) if found is None else found
+        p = self.permutations.get(name)
+        return self._identity(name) if p is None else p
 
     def _shown(self) -> Table:
         rows: list[tuple[object, ...]] = []
@@ -299,10 +302,10 @@ class Element(Shown):
         return ()
 
     def _identity(self, name: str) -> Tensor:
-        known = self.sets[name]
+        index_set = self.sets[name]
         device = next((p.device for p in self.permutations.values()), torch.device("cpu"))
-        row = torch.arange(known.size, device=device)
-        return row.expand(self._copies(name), known.size) if known.over else row
+        row = torch.arange(index_set.size, device=device)
+        return row.expand(self._copies(name), index_set.size) if index_set.over else row
 
     def _copies(self, name: str) -> int:
         return math.prod(self.sets[base].size for base in self.sets[name].over)
@@ -347,10 +350,10 @@ class Element(Shown):
 
     def __matmul__(self, other: Element) -> Element:
         """self after other: act(g @ h, s) == act(g, act(h, s))."""
-        moved = [n for n in self.sets if n in self.permutations or n in other.permutations]
-        moved = [n for n in self.sets if n in moved or any(b in moved for b in self.sets[n].over)]
-        moved = [n for n in moved if self.sets[n].movable]
-        permutations = {n: self._shaped(n, self._pull(n, other._flat(n))) for n in moved}
+        own = [n for n in self.sets if n in self.permutations or n in other.permutations]
+        touched = [n for n in self.sets if n in own or any(b in own for b in self.sets[n].over)]
+        movable = [n for n in touched if self.sets[n].movable]
+        permutations = {n: self._shaped(n, self._pull(n, other._flat(n))) for n in movable}
         scales: dict[str, Tensor] = {}
         for name in {**self.scales, **other.scales}:
             parts: list[Tensor] = []
@@ -431,11 +434,12 @@ class Block:
 
     def base(self, d: int, base: str) -> int:
         """The label of the base that units at label d lie over: on the same axis, else on another."""
-        found = self.where(base)
-        return next((e for e in found if self.labels[e].axis == self.labels[d].axis), found[0])
+        places = self.where(base)
+        return next((e for e in places if self.labels[e].axis == self.labels[d].axis), places[0])
 
-    def bases(self, d: int, known: IndexSet) -> list[int]:
-        return [self.base(d, base) for base in known.over]
+    def bases(self, d: int, index_set: IndexSet) -> list[int]:
+        """The labels of all bases of the units at label d."""
+        return [self.base(d, base) for base in index_set.over]
 
 
 def blocks(tensor: Tensor, axes: Sequence[Axis], lead: int = 0) -> list[Block]:
@@ -463,18 +467,18 @@ def _apart(values: Tensor, dim: int, axis: Axis, number: int) -> list[tuple[Tens
         return [(values, (Label(axis.name, number, axis.size),))]
     if isinstance(axis, Fixed):
         return [(values, (Label("", number, axis.size),))]
-    found: list[tuple[Tensor, tuple[Label, ...]]] = []
+    pieces: list[tuple[Tensor, tuple[Label, ...]]] = []
     if isinstance(axis, Concat):
         start = 0
         for part in axis.parts:
-            found += _apart(values.narrow(dim, start, part.size), dim, part, number)
+            pieces += _apart(values.narrow(dim, start, part.size), dim, part, number)
             start += part.size
-        return found
+        return pieces
     if isinstance(axis, Interleave):
         lanes = torch.unflatten(values, dim, (-1, len(axis.parts)))
         for k, part in enumerate(axis.parts):
-            found += _apart(lanes.select(dim + 1, k), dim, part, number)
-        return found
+            pieces += _apart(lanes.select(dim + 1, k), dim, part, number)
+        return pieces
     rows: list[tuple[Tensor, tuple[Label, ...]]] = [
         (torch.unflatten(values, dim, [part.size for part in axis.parts]), ())
     ]

@@ -1,43 +1,330 @@
-"""From inferred terms to a `Symmetry`: names, members, fixed axes."""
+"""From a model to its `Symmetry`: run the rules over the traced graph, name what is left free, and verify it."""
 
 from __future__ import annotations
 
+import operator
 import time
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
+import coset.symmetries.rules  # noqa: F401  (registers every rule)
 from coset.core import state as states
 from coset.core.errors import SymmetryError
-from coset.symmetries.blame import guilty_ops
+from coset.symmetries.equivariance import inequivariant_ops
 from coset.symmetries.fibres import Bases, fibres
 from coset.symmetries.group import COMPOSITES, Axis, Fixed, FixedAxis, IndexSet, Units
 from coset.symmetries.scaling import Factor, find_scalings, independent
 from coset.symmetries.symmetry import Symmetry, simplify
-from coset.symmetries.terms import Term, find, leaves, parts
-from coset.symmetries.trace import Args, positional, trace
-from coset.symmetries.unify import Inference, infer
+from coset.symmetries.tape import NONLINEAR, RULES, Call, NodeValue, NoRuleError, Slices, Tape, Value
+from coset.symmetries.terms import Cause, Origin, Term, Unifier, find, fixed, freeze, leaves, parts, units
+from coset.symmetries.trace import Args, Trace, op_name, positional, shape_of, trace
 from coset.symmetries.verify import check, generic
+
+MOST_RESTARTS = 12
+
+
+def symmetry(
+    model: nn.Module,
+    args: Args,
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    strict: bool = False,
+    verify: bool = True,
+) -> Symmetry:
+    """Infer the symmetry group of a model in evaluation mode, and verify it by running the model.
+
+    The model is traced with `torch.export`, every axis of every tensor gets a term, and the rule of each op unifies
+    terms. Units that stay free are the group. A model on the meta device has no weights to run, and is not verified.
+
+    Args:
+        model: Any module that `torch.export` can trace. It is left as it was.
+        args: What the model is called with, such as a batch of inputs: a tuple, or a tensor if there is one argument.
+        kwargs: Its named arguments.
+        strict: Raise where an op has no rule. Otherwise what it touches is fixed, and listed in `Symmetry.fixed`.
+        verify: Whether to run the model under random elements of the group.
+
+    Returns:
+        The groups of interchangeable units with the scalings of units that leave the function unchanged.
+
+    Raises:
+        SymmetryError: If the model cannot be traced, if an op has no rule and `strict` is set, or if a rule is wrong
+            and the function changes; it names the ops.
+
+    Example:
+        >>> sym = coset.symmetry(model, digits.test.inputs[:8])
+        >>> [(group.name, group.size) for group in sym.groups]
+        [('layers.0', 16)]
+    """
+    start = time.perf_counter()
+    args = positional(args)
+    program = trace(model, args, kwargs)
+    exported = time.perf_counter()
+    inference = infer(program, strict)
+    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
+    sym = replace(
+        build(inference, program.aliases),
+        buffers=frozenset(buffers & program.aliases.keys()),
+        tied={name: first for name, first in program.aliases.items() if name != first},
+    )
+    inferred = time.perf_counter()
+    seconds = {"export": exported - start, "inference": inferred - exported, "verification": 0.0}
+    real = not any(tensor.is_meta for tensor in model.state_dict().values())
+    if not verify or not real:
+        return replace(sym, seconds=seconds)
+    try:
+        verification = check(sym, model, args, kwargs)
+    except SymmetryError as error:
+        # At random weights, so that ties in the model's own blame no rule.
+        weights = generic(states.of(model), torch.Generator().manual_seed(0))
+        ops = inequivariant_ops(program, inference.values, weights, args, kwargs or {})
+        blame = f"; the rule of {', '.join(ops)} is wrong" if ops else ""
+        raise SymmetryError(f"{error}{blame}") from error
+    seconds["verification"] = time.perf_counter() - inferred
+    return replace(sym, verification=verification, seconds=seconds)
+
+
+@dataclass
+class Inference:
+    """The axes of every state tensor and of every result, the tape that relates them, and ops without a rule."""
+
+    parameters: dict[str, Value]
+    tape: Tape
+    unknown: dict[str, str] = field(default_factory=dict)
+    values: dict[Node, NodeValue] = field(default_factory=dict)
+
+
+def infer(trace: Trace, strict: bool = False) -> Inference:
+    """Interpret the graph; start again where splitting an axis into separate slices would lose less."""
+    splits: frozenset[Origin] = frozenset()
+    for _ in range(MOST_RESTARTS):
+        run = _Interpreter(trace, splits, strict)
+        inference = run.interpret()
+        if run.tape.unifier.splits <= splits:
+            break
+        splits |= run.tape.unifier.splits
+    return inference
+
+
+class _Interpreter:
+    def __init__(self, trace: Trace, splits: frozenset[Origin], strict: bool) -> None:
+        self.trace = trace
+        self.splits = splits
+        self.strict = strict
+        self.tape = Tape(Unifier())
+        self.values: dict[Node, NodeValue] = {}
+        self.inference = Inference({}, self.tape, values=self.values)
+
+    def interpret(self) -> Inference:
+        for node in self.trace.graph.nodes:
+            self.tape.unifier.cause = Cause(op_name(node) if node.op == "call_function" else node.op, "")
+            if node.op == "placeholder":
+                self.values[node] = self._placeholder(node)
+            elif node.op == "call_function":
+                self.values[node] = self._call(node)
+            elif node.op == "get_attr":
+                self.values[node] = self._fixed(node, "constant")
+            elif node.op == "output":
+                self._outputs(node)
+        self._freeze_unused()
+        return self.inference
+
+    def _freeze_unused(self) -> None:
+        """Parts of the state that this input leaves aside, such as later positions, may matter for another."""
+        used = {
+            leaf
+            for step in self.tape.steps
+            if step.kind != "move"
+            for operand in step.ins
+            for segment in operand.segments
+            for leaf in leaves(segment.term)
+        }
+        read = {operand.value for step in self.tape.steps for operand in step.ins}
+        for value in self.inference.parameters.values():
+            own = [leaf for term in value.axes for leaf in leaves(term)]
+            if value not in read or (own and not used.intersection(own)):
+                self.tape.silent.add(value)
+            for term in value.axes:
+                for leaf in leaves(term):
+                    if leaf not in used:
+                        freeze(leaf, Cause("", "not used"))
+                        self.tape.unused.add(leaf)
+
+    def _placeholder(self, node: Node) -> Value | None:
+        source = self.trace.sources.get(node.name)
+        example = node.meta.get("val")
+        if not isinstance(example, Tensor) or source is None or shape_of(example) is None:
+            return None
+        if source.kind != "state":
+            reason = "model input" if source.kind == "input" else f"constant {source.name}"
+            value = Value(tuple(_fixed_term(int(size), source.kind, reason) for size in example.shape))
+            positions = self.trace.positions(source.name)
+            if positions is not None:
+                self.tape.constants[value] = positions
+            return value
+        if source.name not in self.inference.parameters:
+            value = Value(tuple(units(int(size)) for size in example.shape))
+            self.inference.parameters[source.name] = value
+            if not example.is_floating_point():
+                self.tape.map(value, NONLINEAR)
+        return self.inference.parameters[source.name]
+
+    def _outputs(self, node: Node) -> None:
+        outputs = node.args[0]
+        assert isinstance(outputs, Sequence)
+        for item, buffer in zip(outputs, self.trace.mutated, strict=True):
+            value = self.values.get(item) if isinstance(item, Node) else None
+            for part in _values(value):
+                if buffer is not None:
+                    name = self.trace.aliases.get(buffer, buffer)
+                    parameter = self.inference.parameters.get(name)
+                    if parameter is not None:
+                        for a, b in zip(part.axes, parameter.axes, strict=True):
+                            self.tape.unify(a, b)
+                    continue
+                self._freeze(part, Cause("output", "model output"))
+                self.tape.map(part, NONLINEAR)
+
+    def _freeze(self, value: Value, cause: Cause) -> None:
+        for term in value.axes:
+            freeze(term, cause)
+        if value.content is not None:
+            freeze(value.content, cause)
+
+    def _fixed(self, node: Node, reason: str) -> NodeValue:
+        example = node.meta.get("val")
+        op = self.tape.cause.op
+        if isinstance(example, Tensor):
+            return _undescribed(example, op, reason)
+        if isinstance(example, list | tuple):
+            return [_undescribed(item, op, reason) for item in example]
+        return None
+
+    def _call(self, node: Node) -> NodeValue:
+        if node.target is operator.getitem:
+            source = self.values.get(node.args[0])  # type: ignore[arg-type]
+            return source[node.args[1]] if isinstance(source, list) else None  # type: ignore[index]
+        example = node.meta.get("val")
+        outputs = [example] if isinstance(example, Tensor) else example
+        if not isinstance(outputs, list | tuple) or not any(isinstance(item, Tensor) for item in outputs):
+            return None
+        op = op_name(node)
+        try:
+            rule = RULES.get(op)
+            if rule is None:
+                raise NoRuleError("no rule for this op")
+            shapes = [shape_of(item) if isinstance(item, Tensor) else () for item in outputs]
+            sizes = [shape for shape in shapes if shape is not None]
+            if len(sizes) < len(shapes):
+                raise NoRuleError("its size depends on the data")
+            first = next(item for item in outputs if isinstance(item, Tensor))
+            is_number = first.is_floating_point() or first.is_complex()
+            call = Call(op, node.name, self._bind(node), sizes, is_number, self.tape, self.splits)
+            return self._guard(rule(call), outputs, isinstance(example, Tensor))
+        except (
+            NoRuleError,
+            ValueError,
+            KeyError,
+            IndexError,
+            TypeError,
+            AttributeError,
+            ZeroDivisionError,
+        ) as error:
+            return self._opaque(node, op, error)
+
+    def _bind(self, node: Node) -> dict[str, Any]:
+        """Arguments by schema name, with defaults, tensors replaced by values."""
+        schema = node.target._schema  # type: ignore[union-attr]
+        bound: dict[str, Any] = {}
+        for k, argument in enumerate(schema.arguments):
+            if k < len(node.args):
+                raw = node.args[k]
+            elif argument.name in node.kwargs:
+                raw = node.kwargs[argument.name]
+            else:
+                raw = argument.default_value
+            bound[argument.name] = self._resolve(raw)
+        return bound
+
+    def _resolve(self, raw: Any) -> Any:
+        if isinstance(raw, Node):
+            value = self.values.get(raw)
+            return value if value is not None else self._resolve(raw.meta.get("val"))
+        if isinstance(raw, list | tuple):
+            return [self._resolve(item) for item in raw]
+        if isinstance(raw, torch.SymInt):
+            try:
+                return int(raw)
+            except GuardOnDataDependentSymNode as error:
+                raise NoRuleError("a number depends on the data") from error
+        return raw
+
+    def _guard(self, result: Any, outputs: Sequence[Any], single: bool) -> NodeValue:
+        """A rule must return as many values as the op, each of the right shape."""
+        values = [result] if single and not isinstance(result, list) else result
+        if not isinstance(values, list) or (single and len(values) != 1) or len(values) < len(outputs):
+            raise NoRuleError("the rule returns the wrong number of tensors")
+        for k, (value, example) in enumerate(zip(values, outputs, strict=False)):
+            if value is None:
+                values[k] = _undescribed(example, self.tape.cause.op, "auxiliary result")
+            elif isinstance(example, Tensor) and value.shape != tuple(example.shape):
+                raise NoRuleError(f"the rule returns shape {value.shape} for {tuple(example.shape)}")
+        return values[0] if single else values
+
+    def _opaque(self, node: Node, op: str, error: Exception) -> NodeValue:
+        """Fix whatever the op touches: always sound."""
+        refused = isinstance(error, NoRuleError)
+        reason = str(error) if refused else f"rule failed ({type(error).__name__}: {error})"
+        touched = [part for arg in node.all_input_nodes for part in _values(self.values.get(arg))]
+        free = [part for part in touched if any(not leaf.frozen for term in part.axes for leaf in leaves(term))]
+        if free:
+            self.inference.unknown.setdefault(op, reason)
+            if self.strict:
+                raise SymmetryError(f"op {op} at {node.name}: {reason}; without strict=True its axes are fixed")
+        for part in touched:
+            self._freeze(part, Cause(op, reason))
+            self.tape.map(part, NONLINEAR)
+        return self._fixed(node, reason)
+
+
+def _fixed_term(size: int, op: str, reason: str) -> Term:
+    return fixed(size, Cause(op, reason))
+
+
+def _values(value: NodeValue) -> list[Value]:
+    if isinstance(value, Value):
+        return [value]
+    if isinstance(value, Slices):
+        return list(value.parts)
+    return [part for item in value or [] for part in _values(item)]
+
+
+def _undescribed(example: Any, op: str, reason: str) -> Value | None:
+    """A tensor that no rule describes."""
+    shape = shape_of(example) if isinstance(example, Tensor) else None
+    return None if shape is None else Value(tuple(_fixed_term(size, op, reason) for size in shape))
 
 
 def build(inference: Inference, aliases: Mapping[str, str]) -> Symmetry:
-    found = find_scalings(inference.parameters, inference.tape)
-    bases = fibres(inference.parameters, inference.tape, {factor.leaf for factor in found if factor.leaf})
-    factors = independent(found, inference.parameters, bases)
-    named = _names(inference, bases, factors)
+    spanning = find_scalings(inference.parameters, inference.tape)
+    bases = fibres(inference.parameters, inference.tape, {factor.leaf for factor in spanning if factor.leaf})
+    factors = independent(spanning, inference.parameters, bases)
+    unit_names = _names(inference, bases, factors)
     values = {name: inference.parameters[first] for name, first in aliases.items() if first in inference.parameters}
-    axes = {name: tuple(simplify(_axis(term, named)) for term in value.axes) for name, value in values.items()}
+    axes = {name: tuple(simplify(_axis(term, unit_names)) for term in value.axes) for name, value in values.items()}
     sets = {
-        name: IndexSet(name, leaf.size, tuple(named[base] for base in bases.get(leaf, ())), not leaf.frozen)
-        for leaf, name in named.items()
+        name: IndexSet(name, leaf.size, tuple(unit_names[base] for base in bases.get(leaf, ())), not leaf.frozen)
+        for leaf, name in unit_names.items()
     }
     tied: dict[str, list[str]] = {}
     for name, first in aliases.items():
         tied.setdefault(first, []).append(name)
-    scalings = tuple(factor.named(k, named, sets, tied) for k, factor in enumerate(factors))
+    scalings = tuple(factor.scaling(k, unit_names, sets, tied) for k, factor in enumerate(factors))
     fixed = [
         FixedAxis(name, d, leaf.size, leaf.cause.op, leaf.cause.reason)
         for name, value in values.items()
@@ -50,7 +337,7 @@ def build(inference: Inference, aliases: Mapping[str, str]) -> Symmetry:
 
 def _names(inference: Inference, bases: Bases, factors: list[Factor]) -> dict[Term, str]:
     """Name every unit set after the first module that produces it."""
-    fixed_but_used = {base for found in bases.values() for base in found} | {factor.leaf for factor in factors}
+    fixed_but_used = {base for outer in bases.values() for base in outer} | {factor.leaf for factor in factors}
     producers: dict[Term, str] = {}
     for name, value in inference.parameters.items():
         for term in value.axes:
@@ -62,14 +349,14 @@ def _names(inference: Inference, bases: Bases, factors: list[Factor]) -> dict[Te
         for leaf in leaves(value.axes[0]) if value.axes and name.endswith("weight") else []:
             if leaf in producers and not _on_first_axis(inference, producers[leaf], leaf):
                 producers[leaf] = name
-    taken: dict[str, list[Term]] = {}
+    by_module: dict[str, list[Term]] = {}
     for leaf, tensor in producers.items():
-        taken.setdefault(tensor.rpartition(".")[0] or tensor, []).append(leaf)
-    named: dict[Term, str] = {}
-    for module, found in taken.items():
-        for k, leaf in enumerate(found):
-            named[leaf] = module if len(found) == 1 else f"{module}[{k}]"
-    return {leaf: named[leaf] for leaf in producers}
+        by_module.setdefault(tensor.rpartition(".")[0] or tensor, []).append(leaf)
+    names: dict[Term, str] = {}
+    for module, produced in by_module.items():
+        for k, leaf in enumerate(produced):
+            names[leaf] = module if len(produced) == 1 else f"{module}[{k}]"
+    return {leaf: names[leaf] for leaf in producers}
 
 
 def _on_first_axis(inference: Inference, tensor: str, leaf: Term) -> bool:
@@ -77,53 +364,11 @@ def _on_first_axis(inference: Inference, tensor: str, leaf: Term) -> bool:
     return bool(axes) and leaf in leaves(axes[0])
 
 
-def _axis(term: Term, named: Mapping[Term, str]) -> Axis:
+def _axis(term: Term, names: Mapping[Term, str]) -> Axis:
     term = find(term)
     if term.kind == "units":
-        return Units(named[term], term.size) if term in named else Fixed(term.size)
-    inner = tuple(_axis(child, named) for child in parts(term) if term.kind != "product" or find(child).size != 1)
+        return Units(names[term], term.size) if term in names else Fixed(term.size)
+    inner = tuple(_axis(child, names) for child in parts(term) if term.kind != "product" or find(child).size != 1)
     if len(inner) == 1:
         return inner[0]
     return COMPOSITES[term.kind](inner)
-
-
-def symmetry(
-    model: nn.Module,
-    args: Args,
-    kwargs: Mapping[str, Any] | None = None,
-    *,
-    strict: bool = False,
-    verify: bool = True,
-) -> Symmetry:
-    """Infer the symmetry group of ``model`` in evaluation mode and verify it by running the model.
-
-    args, kwargs: what the model is called with, such as example inputs: a tuple, or a tensor if there is one argument.
-    An op without a rule fixes what it touches, listed in ``Symmetry.fixed``; ``strict`` raises instead.
-    A model on the meta device has no weights to run with and is not verified.
-    """
-    start = time.perf_counter()
-    args = positional(args)
-    traced = trace(model, args, kwargs)
-    exported = time.perf_counter()
-    inference = infer(traced, strict)
-    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    found = replace(
-        build(inference, traced.aliases),
-        buffers=frozenset(buffers & traced.aliases.keys()),
-        tied={name: first for name, first in traced.aliases.items() if name != first},
-    )
-    inferred = time.perf_counter()
-    seconds = {"export": exported - start, "inference": inferred - exported, "verification": 0.0}
-    real = not any(tensor.is_meta for tensor in model.state_dict().values())
-    if not verify or not real:
-        return replace(found, seconds=seconds)
-    try:
-        verification = check(found, model, args, kwargs)
-    except SymmetryError as error:
-        # At random weights, so that ties in the given ones blame no rule.
-        weights = generic(states.of(model), torch.Generator().manual_seed(0))
-        ops = guilty_ops(traced, inference, weights, args, kwargs or {})
-        blame = f"; the rule of {', '.join(ops)} is wrong" if ops else ""
-        raise SymmetryError(f"{error}{blame}") from error
-    seconds["verification"] = time.perf_counter() - inferred
-    return replace(found, verification=verification, seconds=seconds)

@@ -12,11 +12,11 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
-from coset.symmetries.fibres import Address, Bases, Slot, SlotTable, addresses, cells
-from coset.symmetries.group import IndexSet, ScaledAxis, Scaling
-from coset.symmetries.tape import Letter, Operand, Step, Tape, Value
+from coset.symmetries.fibres import Address, AxisSlot, Bases, SlotTable, addresses, cells
+from coset.symmetries.group import IndexSet, ScaledAxis, Scaling, ScalingKind
+from coset.symmetries.tape import Letter, Operand, Primitive, Tape, Value
 from coset.symmetries.terms import Term
 
 TINY = 1e-9
@@ -45,8 +45,8 @@ class Equations(Generic[Unknown]):
 
     def reduce(self, expression: Mapping[Unknown, float]) -> Sum[Unknown]:
         out = self.combine((1, expression))
-        while known := [unknown for unknown in out if unknown in self.solved]:
-            for unknown in known:
+        while again := [unknown for unknown in out if unknown in self.solved]:
+            for unknown in again:
                 coefficient = out.pop(unknown, None)
                 if coefficient is not None:
                     row = self.reduce(self.solved[unknown])
@@ -66,34 +66,33 @@ class Equations(Generic[Unknown]):
         self.vanish(self.combine((1, a), (-1, b)))
 
 
-Kind = Literal["scaling", "sign"]
-KINDS: tuple[Kind, ...] = ("scaling", "sign")
+KINDS: tuple[ScalingKind, ...] = ("scaling", "sign")
 Expression = Sum[int]
 
 
 @dataclass
-class Scale:
+class LogFactor:
     """log factor of an entry = whole + sum over its slots."""
 
     whole: Expression = field(default_factory=dict)
-    slots: dict[Slot, Expression] = field(default_factory=dict)
+    slots: dict[AxisSlot, Expression] = field(default_factory=dict)
 
 
 @dataclass
 class Factor:
     """One free unknown: the units it belongs to (None: whole tensors) and the power each slot takes of it."""
 
-    kind: Kind
+    kind: ScalingKind
     leaf: Term | None
-    powers: dict[tuple[str, Slot | None], float]
+    powers: dict[tuple[str, AxisSlot | None], float]
     offsets: dict[str, float]
     approximate: str = ""
 
-    def named(
+    def scaling(
         self, number: int, names: Mapping[Term, str], sets: Mapping[str, IndexSet], tied: Mapping[str, list[str]]
     ) -> Scaling:
         units = names[self.leaf] if self.leaf is not None else ""
-        known = sets.get(units, IndexSet("", 1))
+        index_set = sets.get(units, IndexSet("", 1))
         members = tuple(
             ScaledAxis(
                 name,
@@ -110,10 +109,10 @@ class Factor:
         return Scaling(
             name=f"{units or owner}.{self.kind}.{number}",
             units=units,
-            size=known.size,
+            size=index_set.size,
             members=members,
-            copies=math.prod(sets[base].size for base in known.over),
-            over=known.over,
+            copies=math.prod(sets[base].size for base in index_set.over),
+            over=index_set.over,
             kind=self.kind,
             exact=not self.approximate,
             note=self.approximate,
@@ -126,18 +125,18 @@ def find_scalings(parameters: Mapping[str, Value], tape: Tape) -> list[Factor]:
 
 
 class _Solver:
-    def __init__(self, kind: Kind, parameters: Mapping[str, Value], tape: Tape) -> None:
+    def __init__(self, kind: ScalingKind, parameters: Mapping[str, Value], tape: Tape) -> None:
         self.kind = kind
         self.parameters = parameters
         self.tape = tape
         self.equations: Equations[int] = Equations(modulo_two=kind == "sign")
-        self.scales: dict[Value, Scale] = {}
+        self.scales: dict[Value, LogFactor] = {}
         self.leaf_of: dict[int, Term | None] = {}
         self.loose: list[tuple[Expression, str]] = []
         self.coarse: set[tuple[Letter, Term]] = set()
 
-    def _fresh(self, value: Value) -> Scale:
-        scale = Scale(self._unknown(None))
+    def _fresh(self, value: Value) -> LogFactor:
+        scale = LogFactor(self._unknown(None))
         for slot in SlotTable.of(value).slots:
             scale.slots[slot] = self._unknown(slot.leaf)
         return scale
@@ -162,29 +161,29 @@ class _Solver:
         return self._collect()
 
     def _scale(self, operand: Operand) -> tuple[Expression, dict[Address, Expression]]:
-        scale = self.scales.get(operand.value, Scale())
-        wanted: dict[tuple[int, Term], list[Address]] = defaultdict(list)
+        scale = self.scales.get(operand.value, LogFactor())
+        read: dict[tuple[int, Term], list[Address]] = defaultdict(list)
         for address, slot in addresses(operand):
-            wanted[slot.axis, slot.leaf].append(address)
+            read[slot.axis, slot.leaf].append(address)
         written: dict[tuple[int, Term], list[Expression]] = defaultdict(list)
         for slot, expression in scale.slots.items():
             written[slot.axis, slot.leaf].append(expression)
-        found: dict[Address, Expression] = {}
-        for place in wanted.keys() | written.keys():
-            names, expressions = wanted.get(place, []), written.get(place, [])
+        by_address: dict[Address, Expression] = {}
+        for place in read.keys() | written.keys():
+            names, expressions = read.get(place, []), written.get(place, [])
             if not names:
                 # The axis was restructured after it was written, so its factor cannot be followed.
                 self._equate({}, *expressions)
             elif len(names) == len(expressions):
-                found.update(zip(names, expressions, strict=True))
+                by_address.update(zip(names, expressions, strict=True))
             else:
-                found.update(dict.fromkeys(names, self._shared(expressions, len(names))))
+                by_address.update(dict.fromkeys(names, self._shared(expressions, len(names))))
         for letter, leaf in self.coarse:
-            names = [address for address in found if address[:2] == (letter, leaf)]
+            names = [address for address in by_address if address[:2] == (letter, leaf)]
             if names:
-                shared = self._shared([found.pop(name) for name in names], 1)
-                found[letter, leaf, 0] = shared
-        return scale.whole, found
+                shared = self._shared([by_address.pop(name) for name in names], 1)
+                by_address[letter, leaf, 0] = shared
+        return scale.whole, by_address
 
     def _equate(self, first: Expression, *others: Expression) -> None:
         for other in others:
@@ -200,14 +199,14 @@ class _Solver:
         return self.equations.reduce(first)
 
     def _write(self, operand: Operand, whole: Expression, by_address: Mapping[Address, Expression]) -> None:
-        scale = Scale(self.equations.reduce(whole))
+        scale = LogFactor(self.equations.reduce(whole))
         for address, slot in addresses(operand):
             letter, leaf, _ = address
-            known = (letter, leaf, 0) if (letter, leaf) in self.coarse else address
-            scale.slots[slot] = self.equations.reduce(by_address.get(known, {}))
+            source = (letter, leaf, 0) if (letter, leaf) in self.coarse else address
+            scale.slots[slot] = self.equations.reduce(by_address.get(source, {}))
         self.scales[operand.value] = scale
 
-    def _read(self, step: Step) -> None:
+    def _read(self, step: Primitive) -> None:
         self.coarse = _met_unevenly(step)
         ins = [self._scale(operand) for operand in step.ins]
         if not any(whole or any(slots.values()) for whole, slots in ins):
@@ -230,7 +229,7 @@ class _Solver:
         """The power; None where it has no meaning for a sign."""
         return None if self.kind == "sign" and power != round(power) else power
 
-    def _multiply(self, step: Step, ins: list[tuple[Expression, dict[Address, Expression]]]) -> None:
+    def _multiply(self, step: Primitive, ins: list[tuple[Expression, dict[Address, Expression]]]) -> None:
         whole: Expression = {}
         total: dict[Address, Expression] = {}
         for (part, slots), power in zip(ins, step.powers, strict=True):
@@ -241,34 +240,34 @@ class _Solver:
             whole = self.equations.combine((1, whole), (exact, part))
             for address, expression in slots.items():
                 total[address] = self.equations.combine((1, total.get(address, {})), (exact, expression))
-        kept = {address for address, _ in addresses(step.outs[0])}
+        remaining = {address for address, _ in addresses(step.outs[0])}
         for address, expression in total.items():
-            if address not in kept:
+            if address not in remaining:
                 self.equations.vanish(expression)
         self._write(step.outs[0], whole, total)
 
-    def _add(self, step: Step, ins: list[tuple[Expression, dict[Address, Expression]]]) -> None:
+    def _add(self, step: Primitive, ins: list[tuple[Expression, dict[Address, Expression]]]) -> None:
         whole = ins[0][0]
         joint: dict[Address, Expression] = {}
-        kept = {address for address, _ in addresses(step.outs[0])}
+        remaining = {address for address, _ in addresses(step.outs[0])}
         for part, slots in ins:
             self.equations.equal(whole, part)
-            for address in kept:
+            for address in remaining:
                 expression = slots.get(address, {})
                 self.equations.equal(joint.setdefault(address, expression), expression)
-            for address in slots.keys() - kept:
+            for address in slots.keys() - remaining:
                 self.equations.vanish(slots[address])
         self._write(step.outs[0], whole, joint)
 
-    def _map(self, step: Step, whole: Expression, slots: dict[Address, Expression]) -> None:
+    def _map(self, step: Primitive, whole: Expression, slots: dict[Address, Expression]) -> None:
         effect = step.law.positive if self.kind == "scaling" else step.law.sign
         power = self._power(step.powers[0])
-        kept = {address for address, _ in addresses(step.outs[0])}
+        remaining = {address for address, _ in addresses(step.outs[0])}
         if effect == "pin" or power is None:
             self._pin(whole, slots)
             self._write(step.outs[0], {}, {})
             return
-        mixed = [address for address in slots if address not in kept or address[0] in step.over]
+        mixed = [address for address in slots if address not in remaining or address[0] in step.over]
         if effect == "kill":
             if self.kind == "scaling":
                 # The statistic is joint over these axes, so the factor must be one number along them.
@@ -282,26 +281,26 @@ class _Solver:
             self._write(step.outs[0], {}, {})
             return
         for address in mixed:
-            if address not in kept or self.kind == "scaling" or step.mixes:
+            if address not in remaining or self.kind == "scaling" or step.mixes:
                 self.equations.vanish(self.equations.combine((power, slots[address])))
         if step.approximate and self.kind == "scaling":
             self.loose += [(e, step.op) for e in (whole, *slots.values())]
-        scaled = {address: self.equations.combine((power, e)) for address, e in slots.items() if address in kept}
+        scaled = {address: self.equations.combine((power, e)) for address, e in slots.items() if address in remaining}
         self._write(step.outs[0], self.equations.combine((power, whole)), scaled)
 
-    def _move(self, step: Step, ins: list[tuple[Expression, dict[Address, Expression]]]) -> None:
+    def _move(self, step: Primitive, ins: list[tuple[Expression, dict[Address, Expression]]]) -> None:
         whole = ins[0][0]
         joint: dict[Address, Expression] = {}
         for part, slots in ins:
             self.equations.equal(whole, part)
             for address, expression in slots.items():
                 self.equations.equal(joint.setdefault(address, expression), expression)
-        kept = {address for operand in step.outs for address, _ in addresses(operand)}
+        remaining = {address for operand in step.outs for address, _ in addresses(operand)}
         letters = {segment.letter for operand in step.outs for segment in operand.segments}
         for address, expression in joint.items():
             # Blocks may be left behind whole; anything else that disappears was one of many factors.
             left_behind = isinstance(address[0], tuple) and address[0] not in letters
-            if address not in kept and not left_behind:
+            if address not in remaining and not left_behind:
                 self.equations.vanish(expression)
         for operand in step.outs:
             self._write(operand, whole, joint)
@@ -311,10 +310,10 @@ class _Solver:
         offsets = {
             name: self.tape.offsets[value] for name, value in self.parameters.items() if value in self.tape.offsets
         }
-        powers: dict[int, dict[tuple[str, Slot | None], float]] = {}
+        powers: dict[int, dict[tuple[str, AxisSlot | None], float]] = {}
         for name, value in self.parameters.items():
             scale = self.scales[value]
-            entries: list[tuple[Slot | None, Expression]] = [(None, scale.whole), *scale.slots.items()]
+            entries: list[tuple[AxisSlot | None, Expression]] = [(None, scale.whole), *scale.slots.items()]
             for slot, expression in entries:
                 for unknown, power in self.equations.reduce(expression).items():
                     powers.setdefault(unknown, {})[name, slot] = power
@@ -323,18 +322,18 @@ class _Solver:
             for unknown in self.equations.reduce(expression):
                 loose.setdefault(unknown, op)
         return [
-            Factor(self.kind, self.leaf_of[unknown], found, offsets, loose.get(unknown, ""))
-            for unknown, found in sorted(powers.items())
+            Factor(self.kind, self.leaf_of[unknown], by_slot, offsets, loose.get(unknown, ""))
+            for unknown, by_slot in sorted(powers.items())
         ]
 
 
-def _met_unevenly(step: Step) -> set[tuple[Letter, Term]]:
+def _met_unevenly(step: Primitive) -> set[tuple[Letter, Term]]:
     """Units that stand once under a letter in one operand and several times in another (see `_Solver._shared`)."""
     counts: dict[tuple[Letter, Term], set[int]] = defaultdict(set)
     for operand in (*step.ins, *step.outs):
         for place, count in Counter(address[:2] for address, _ in addresses(operand)).items():
             counts[place].add(count)
-    return {place for place, found in counts.items() if len(found) > 1}
+    return {place for place, numbers in counts.items() if len(numbers) > 1}
 
 
 def independent(factors: list[Factor], parameters: Mapping[str, Value], bases: Bases) -> list[Factor]:
@@ -342,8 +341,8 @@ def independent(factors: list[Factor], parameters: Mapping[str, Value], bases: B
     blocks = {name: cells(value) for name, value in parameters.items()}
     units = [factor for factor in factors if factor.leaf is not None]
     units.sort(key=lambda factor: len(bases.get(factor.leaf, ())) if factor.leaf else 0, reverse=True)
-    kept: list[Factor] = []
-    spans: dict[tuple[Kind, bool, Term | None], Equations[tuple[str, int]]] = {}
+    basis: list[Factor] = []
+    spans: dict[tuple[ScalingKind, bool, Term | None], Equations[tuple[str, int]]] = {}
 
     def span(factor: Factor, leaf: Term | None) -> Equations[tuple[str, int]]:
         key = (factor.kind, bool(factor.approximate), leaf)
@@ -353,15 +352,15 @@ def independent(factors: list[Factor], parameters: Mapping[str, Value], bases: B
         action = _action(factor, blocks)
         if not span(factor, factor.leaf).reduce(action):
             continue
-        kept.append(factor)
+        basis.append(factor)
         above = [None, *bases.get(factor.leaf, ())] if factor.leaf is not None else [None]
         for exactness in [factor.approximate] if factor.approximate else ["", "approximate"]:
             for leaf in above:
                 span(replace(factor, approximate=exactness), leaf).vanish(action)
-    return kept
+    return basis
 
 
-def _action(factor: Factor, blocks: Mapping[str, list[tuple[Slot, ...]]]) -> Sum[tuple[str, int]]:
+def _action(factor: Factor, blocks: Mapping[str, list[tuple[AxisSlot, ...]]]) -> Sum[tuple[str, int]]:
     """The power of each block of each tensor when all units take the same factor."""
     out: Sum[tuple[str, int]] = {}
     for (tensor, slot), power in factor.powers.items():

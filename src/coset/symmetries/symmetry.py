@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +14,6 @@ from coset.core.errors import SymmetryError
 from coset.core.names import plural
 from coset.core.show import Shown, Table
 from coset.core.state import State, as_state
-from coset.symmetries import spec
 from coset.symmetries.group import (
     Axis,
     Concat,
@@ -48,10 +46,10 @@ class Action:
             for member in scaling.members if scaling.name in element.scales else ():
                 self.scaled.setdefault(member.tensor, []).append((scaling, member))
         self.batch = element.batch
-        self.moved = {
+        self.movers = {
             name
-            for name, known in element.sets.items()
-            if name in element.permutations or any(base in element.permutations for base in known.over)
+            for name, one in element.sets.items()
+            if name in element.permutations or any(base in element.permutations for base in one.over)
         }
         self._plain: dict[Axis, Tensor] = {}
         self._layouts: dict[Axis, Layout] = {}
@@ -76,13 +74,13 @@ class Action:
         if self.batch and lead == 0:
             tensor, lead = tensor.expand(*self.batch, *tensor.shape), 1
         if self.batch and tuple(tensor.shape[:lead]) != self.batch:
-            count, given = self.batch[0], tuple(tensor.shape[:lead])
-            raise SymmetryError(f"{count} elements cannot act on tensor {name!r} with leading shape {given}")
+            count, leading = self.batch[0], tuple(tensor.shape[:lead])
+            raise SymmetryError(f"{count} elements cannot act on tensor {name!r} with leading shape {leading}")
         image = self._rescale(name, self._gather(axes, tensor, lead), lead)
         return image.clone() if image is tensor else image
 
     def _gather(self, axes: Sequence[Axis], tensor: Tensor, lead: int) -> Tensor:
-        touched = [d for d, axis in enumerate(axes) if names(axis) & self.moved]
+        touched = [d for d, axis in enumerate(axes) if names(axis) & self.movers]
         if not touched:
             return tensor
         if tensor.is_floating_point() and tensor.element_size() == 1:  # which torch before 2.7 cannot index
@@ -128,7 +126,7 @@ class Action:
         for entry in flat.entries:
             inside = entry.coordinate >= 0
             unit = entry.coordinate.clamp(min=0)
-            if entry.name in self.moved:
+            if entry.name in self.movers:
                 unit = self._source(entry.name, unit, d, axes, layouts, bool(cross))
             elif cross:
                 unit = _along(unit, d, len(axes))
@@ -142,7 +140,7 @@ class Action:
     def _cross(self, d: int, axes: Sequence[Axis]) -> list[str]:
         """Bases of the units on axis d that lie on other axes of the tensor."""
         here = names(axes[d])
-        return [b for name in here & self.moved for b in self.element.sets[name].over if b not in here]
+        return [b for name in here & self.movers for b in self.element.sets[name].over if b not in here]
 
     def _source(
         self, name: str, unit: Tensor, d: int, axes: Sequence[Axis], layouts: Sequence[Layout], cross: bool
@@ -183,8 +181,8 @@ class Action:
         if axis is None:
             return c.reshape((*self.batch, *[1] * rank))
         layouts = [self._layout(a) for a in axes]
-        found = [entry.coordinate for entry in layouts[axis].entries if entry.name == scaling.units]
-        coordinate = found[member.occurrence]
+        coordinates = [entry.coordinate for entry in layouts[axis].entries if entry.name == scaling.units]
+        coordinate = coordinates[member.occurrence]
         inside = _along(coordinate >= 0, axis, rank)
         unit = _along(coordinate.clamp(min=0), axis, rank)
         if not scaling.over:
@@ -231,18 +229,23 @@ X = TypeVar("X", bound=HasImage)
 class Symmetry(Shown):
     """Permutations and rescalings of a state that leave the model's function unchanged.
 
-    sets
-        the index sets by name
-    axes
-        state tensor -> what each of its axes indexes
-    scalings
-        groups of units with a free positive factor or sign
-    fixed
-        what could not be used, and why
-    buffers
-        the state tensors that are not trained, such as running statistics
-    tied
-        second names of tensors -> their first name; a state may leave either out
+    `coset.symmetry` infers it from a model; `from_json` reads one that was written by hand.
+
+    Args:
+        sets: The index sets by name: what axes can index, also where they cannot be permuted.
+        axes: For each tensor of the state, what each of its axes indexes.
+        scalings: Groups of units with a free positive factor or sign.
+        fixed: What could not be used, and why.
+        verification: What running the model showed; None if it was not run.
+        seconds: How long "export", "inference" and "verification" took.
+        buffers: The tensors that are not trained, such as running statistics.
+        tied: Second names of tensors -> their first name; a state may leave either out.
+
+    Example:
+        >>> [(group.name, group.size) for group in sym.groups]
+        [('layers.0', 16)]
+        >>> round(sym.log_order, 2)  # of 16! permutations
+        30.67
     """
 
     sets: Mapping[str, IndexSet]
@@ -263,36 +266,59 @@ class Symmetry(Shown):
                 for name in names(axis):
                     members[name].append((tensor, d))
         return tuple(
-            Group(known.name, known.size, tuple(members[known.name]), self.copies(known.name), known.over)
-            for known in self.sets.values()
-            if known.movable and members[known.name]
+            Group(name, one.size, tuple(members[name]), self.copies(name), one.over)
+            for name, one in self.sets.items()
+            if one.movable and members[name]
         )
 
     def copies(self, name: str) -> int:
-        """How many independent orders a set has: one for each combination of the units it lies over."""
+        """How many independent orders a set has: one for each combination of the units it lies over.
+
+        Args:
+            name: The index set.
+        """
         return math.prod(self.sets[base].size for base in self.sets[name].over)
 
     @property
     def log_order(self) -> float:
-        """log of the number of permutations."""
+        """log |G|, the logarithm of the number of permutations; scalings have no number."""
         return sum(group.log_order for group in self.groups)
 
     def element(
         self, permutations: Mapping[str, Tensor] | None = None, scales: Mapping[str, Tensor] | None = None
     ) -> Element:
-        """The element with these permutations and factors; what is not named stays as it is."""
+        """The element with these permutations and factors; what is not named stays as it is.
+
+        Args:
+            permutations: Group name -> [size], or [copies, size] for units that lie over others: unit i of the image is
+                unit p[i]. With a leading dimension, a batch of elements.
+            scales: Scaling name -> factors of the same shape, for the units where they stand in the image.
+
+        Example:
+            >>> swap = sym.element({"layers.0": torch.tensor([1, 0, *range(2, 16)])})
+            >>> torch.equal((swap @ swap)["layers.0"], torch.arange(16))
+            True
+        """
         units = {scaling.name: scaling.units for scaling in self.scalings}
         return Element(self.sets, permutations or {}, scales or {}, units)
 
     def identity(self) -> Element:
+        """The element that leaves every state as it is."""
         return self.element()
 
     def random(
         self, generator: torch.Generator | None = None, *, batch: int | None = None, scalings: bool = False
     ) -> Element:
-        """A uniform permutation; with ``scalings`` also random factors and signs of the exact scalings.
+        """A uniform permutation of each group.
 
-        ``batch`` draws that many elements at once, to act on a population of as many states.
+        Args:
+            generator: The source of randomness, which also says on which device; torch's own if None.
+            batch: How many elements to draw at once, to act on a population of as many states; None for one.
+            scalings: Whether to draw factors exp(N(0, 0.25)) and signs of the exact scalings too.
+
+        Example:
+            >>> sym.random(torch.Generator().manual_seed(0), batch=5).batch
+            (5,)
         """
         device = generator.device if generator is not None else torch.device("cpu")
         lead = () if batch is None else (batch,)
@@ -302,11 +328,9 @@ class Symmetry(Shown):
             return (*lead, copies, size) if fibred else (*lead, size)
 
         permutations = {
-            known.name: torch.rand(
-                shape(known.name, self.copies(known.name), known.size), generator=generator, device=device
-            ).argsort(-1)
-            for known in self.sets.values()
-            if known.movable
+            name: torch.rand(shape(name, self.copies(name), one.size), generator=generator, device=device).argsort(-1)
+            for name, one in self.sets.items()
+            if one.movable
         }
         scales: dict[str, Tensor] = {}
         for scaling in self.scalings if scalings else ():
@@ -321,12 +345,20 @@ class Symmetry(Shown):
         return self.element(permutations, scales)
 
     def missing(self, names: Collection[str]) -> list[str]:
-        """The tensors that a state with these names lacks; of tied ones, one is enough."""
+        """The tensors that a state with these names lacks; of tied ones, one is enough.
+
+        Args:
+            names: Those that the state has.
+        """
         present = {self.tied.get(name, name) for name in names}
         return [name for name in self.axes if name not in names and self.tied.get(name, name) not in present]
 
     def cycles(self, generator: torch.Generator | None = None) -> Element:
-        """A permutation without fixed points: each group's units in random order, each moved on to the next."""
+        """A permutation without fixed points: each group's units in random order, each sent to the next.
+
+        Args:
+            generator: The source of randomness; torch's own if None.
+        """
         orders = self.random(generator).permutations
         return self.element({name: torch.empty_like(p).scatter_(-1, p, p.roll(1, -1)) for name, p in orders.items()})
 
@@ -427,33 +459,40 @@ class Symmetry(Shown):
         return Table(f"Symmetry: {plural(len(self.groups), 'group')}, {permutations}, {scalings_of}", rows)
 
     def to_json(self) -> str:
-        used = {name for axes in self.axes.values() for axis in axes for name in names(axis)}
-        raw = {
-            "groups": {name: spec.set_to_json(known) for name, known in self.sets.items() if name in used},
-            "tensors": {name: [spec.axis_to_json(axis) for axis in axes] for name, axes in self.axes.items()},
-            "scalings": {scaling.name: spec.scaling_to_json(scaling) for scaling in self.scalings},
-            "fixed": [[f.tensor, f.axis, f.size, f.op, f.reason] for f in self.fixed],
-            "buffers": [name for name in self.axes if name in self.buffers],
-            "tied": dict(self.tied),
-        }
-        return json.dumps(raw, indent=1)
+        """The symmetry as JSON, for `from_json`, a file or a person.
+
+        Example:
+            >>> coset.Symmetry.from_json(sym.to_json()).groups == sym.groups
+            True
+        """
+        from coset.symmetries.serialization import symmetry_to_json
+
+        return symmetry_to_json(self)
 
     @classmethod
     def from_json(cls, text: str) -> Symmetry:
-        """Read a symmetry that inference or a person wrote; see :mod:`coset.symmetries.spec`."""
-        raw = spec.parse(text)
-        sets = spec.sets_from_json(raw["groups"])
-        axes: dict[str, tuple[Axis, ...]] = {}
-        for tensor, entries in raw["tensors"].items():
-            where = f"tensor {tensor!r}"
-            axes[tensor] = tuple(
-                spec.axis_from_json(entry, sets, f"{where} axis {d}") for d, entry in enumerate(entries)
-            )
-            spec.check_bases(where, axes[tensor], sets)
-        scalings = tuple(spec.scaling_from_json(n, r, sets, axes) for n, r in raw.get("scalings", {}).items())
-        fixed = tuple(FixedAxis(*entry) for entry in raw.get("fixed", ()))
-        buffers, tied = frozenset(raw.get("buffers", ())), raw.get("tied", {})
-        return cls(sets, axes, scalings, fixed, buffers=buffers, tied=tied)
+        """Read a symmetry that inference or a person wrote.
+
+        Args:
+            text: JSON with the `groups` by size, and for each of the `tensors` what its axes index; `scalings`,
+                `fixed`, `buffers` and `tied` may be there too. An axis is the name of a group, a number (a fixed order
+                of so many positions), a list (a product, outermost first), or `{"concat": [...]}` or
+                `{"interleave": [...]}`.
+
+        Returns:
+            The symmetry, not verified: `verify` runs a model.
+
+        Raises:
+            SymmetryError: If the text is no JSON, or names a group that is not declared.
+
+        Example:
+            >>> text = '{"groups": {"hidden": 3}, "tensors": {"0.weight": ["hidden", 4], "1.weight": [2, "hidden"]}}'
+            >>> coset.Symmetry.from_json(text).groups[0].members
+            (('0.weight', 0), ('1.weight', 1))
+        """
+        from coset.symmetries.serialization import symmetry_from_json
+
+        return symmetry_from_json(text)
 
 
 def simplify(axis: Axis) -> Axis:

@@ -7,10 +7,11 @@ unification), independent permutations per head or group (`fibres`), and rescali
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from coset.core.errors import SymmetryError
 from coset.symmetries.terms import Cause, Origin, Term, Unifier, concat, find, fixed, freeze, product, units
 
 Letter = Hashable
@@ -30,8 +31,8 @@ class Value:
 
 
 @dataclass(eq=False)
-class Exploded:
-    """A tensor whose blocks along ``axis`` index unrelated units, such as a fused (3, heads, dim) projection."""
+class Slices:
+    """A tensor whose slices along ``axis`` index unrelated units, such as a fused (3, heads, dim) projection."""
 
     axis: int
     parts: tuple[Value, ...]
@@ -96,7 +97,7 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class Step:
+class Primitive:
     """One primitive.
 
     kind
@@ -137,7 +138,7 @@ class Tape:
     """Writes steps and unifies the terms of equal letters as it goes."""
 
     unifier: Unifier = field(default_factory=Unifier)
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Primitive] = field(default_factory=list)
     offsets: dict[Value, float] = field(default_factory=dict)
     zeros: set[Value] = field(default_factory=set)
     unused: set[Term] = field(default_factory=set)
@@ -162,11 +163,11 @@ class Tape:
         terms: dict[Letter, Term] = {}
         for operand_ in ins:
             for segment in operand_.segments:
-                known = terms.get(segment.letter)
-                if known is None or find(known).size == 1:
+                first = terms.get(segment.letter)
+                if first is None or find(first).size == 1:
                     terms[segment.letter] = segment.term
                 elif find(segment.term).size != 1:
-                    self.unify(known, segment.term)
+                    self.unify(first, segment.term)
         return terms
 
     def _emit(
@@ -187,7 +188,7 @@ class Tape:
         terms = {**self._join(operands), **(fresh or {})}
         result = Value(tuple(terms[letter] for letter in out))
         self.steps.append(
-            Step(
+            Primitive(
                 kind=kind,
                 op=self.cause.op,
                 ins=operands,
@@ -247,7 +248,7 @@ class Tape:
         self, ins: Sequence[Operand], outs: Sequence[Operand], lookups: Mapping[Letter, Lookup] | None = None
     ) -> None:
         """Record a rearrangement; the caller has already unified what must be."""
-        self.steps.append(Step("move", self.cause.op, tuple(ins), tuple(outs), lookups=lookups or {}))
+        self.steps.append(Primitive("move", self.cause.op, tuple(ins), tuple(outs), lookups=lookups or {}))
 
     def broadcast(
         self, kind: Literal["multiply", "add"], values: Sequence[Value], powers: Sequence[float] = ()
@@ -267,7 +268,9 @@ class Tape:
         return value
 
 
-Result = Value | Exploded | list[Any]
+Result = Value | Slices | list[Any]
+NodeValue = Result | None
+"""What stands at a node of the graph; None for what is no tensor."""
 Rule = Callable[["Call"], Result]
 
 RULES: dict[str, Rule] = {}
@@ -277,13 +280,17 @@ class NoRuleError(Exception):
     """The op, or this use of it, has no rule; what it touches is fixed."""
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
-    """Register the rule of one op family under the names of its ATen ops."""
+def rule(ops: str | Iterable[str]) -> Callable[[Rule], Rule]:
+    """Register the rule of a family of ops, of which one or more are named.
+
+    An ATen op goes by its name (`"cdist"`), an op of another library by its namespace too (`"mylib::cdist"`).
+    """
 
     def register(function: Rule) -> Rule:
-        for name in names:
-            if name in RULES:
-                raise ValueError(f"op {name!r} has two rules")
+        for name in [ops] if isinstance(ops, str) else ops:
+            # Defined again, as in a notebook, it takes the place of its former self.
+            if name in RULES and RULES[name].__qualname__ != function.__qualname__:
+                raise SymmetryError(f"The op {name!r} has a rule already, {RULES[name].__qualname__}.")
             RULES[name] = function
         return function
 
@@ -295,7 +302,7 @@ class Call:
     """The arguments of one op by their schema names, with tensors replaced by values.
 
     shapes: the shape of each tensor the op returns. floating: whether the first one is.
-    explode: splits to make as separate blocks (see Exploded).
+    splits: those of axes that are to be made as slices.
     """
 
     op: str
@@ -304,7 +311,7 @@ class Call:
     shapes: list[tuple[int, ...]]
     floating: bool
     tape: Tape
-    explode: frozenset[Origin]
+    splits: frozenset[Origin]
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -314,19 +321,19 @@ class Call:
         return self.arguments.get(name) is not None
 
     def get(self, name: str, default: Any = None) -> Any:
-        found = self.arguments.get(name)
-        return default if found is None else found
+        argument = self.arguments.get(name)
+        return default if argument is None else argument
 
-    def raw(self, name: str) -> Value | Exploded:
-        """A tensor argument as it is; for rules that know about index contents and exploded axes."""
-        found = self.arguments[name]
-        if not isinstance(found, Value | Exploded):
+    def raw(self, name: str) -> Value | Slices:
+        """A tensor argument as it is; for rules that know about index contents and slices."""
+        argument = self.arguments[name]
+        if not isinstance(argument, Value | Slices):
             raise NoRuleError(f"{name} is not a tensor")
-        return found
+        return argument
 
     def whole(self, name: str) -> Value:
         """A tensor argument whose index content, if any, the rule handles itself."""
-        return self.implode(self.raw(name))
+        return self.as_value(self.raw(name))
 
     def tensor(self, name: str) -> Value:
         """A tensor argument used as numbers."""
@@ -338,23 +345,23 @@ class Call:
     def tensors(self, name: str) -> list[Value]:
         return [self.number(item) for item in self.arguments[name]]
 
-    def values(self) -> list[Value | Exploded]:
+    def values(self) -> list[Value | Slices]:
         """All tensor arguments, in the order of the schema."""
-        found: list[Value | Exploded] = []
-        for item in self.arguments.values():
-            for entry in item if isinstance(item, list | tuple) else [item]:
-                if isinstance(entry, Value | Exploded):
-                    found.append(entry)
-        return found
+        return [
+            entry
+            for item in self.arguments.values()
+            for entry in (item if isinstance(item, list | tuple) else [item])
+            if isinstance(entry, Value | Slices)
+        ]
 
-    def number(self, value: Value | Exploded) -> Value:
-        whole = self.implode(value)
+    def number(self, value: Value | Slices) -> Value:
+        whole = self.as_value(value)
         if whole.content is not None:
             freeze(whole.content, Cause(self.op, "a unit's number is used as a value"))
         return whole
 
-    def implode(self, value: Value | Exploded) -> Value:
-        """Treat an exploded tensor as one: on the other axes all its blocks index the same units."""
+    def as_value(self, value: Value | Slices) -> Value:
+        """Slices as one tensor: on the other axes they all index the same units."""
         return value if isinstance(value, Value) else self.join(value.parts, value.axis)
 
     def join(self, values: Sequence[Value], axis: int) -> Value:
@@ -367,9 +374,9 @@ class Call:
                     self.tape.unify(first.axes[d], value.axes[d])
         for content in contents[1:]:
             self.tape.unify(contents[0], content)
-        joined = concat([value.axes[axis] for value in values])
+        whole = concat([value.axes[axis] for value in values])
         indices = contents[0] if len(contents) == len(values) else None
-        result = Value((*first.axes[:axis], joined, *first.axes[axis + 1 :]), indices)
+        result = Value((*first.axes[:axis], whole, *first.axes[axis + 1 :]), indices)
         letters: list[Letter] = list(range(len(first.axes)))
         ins = [operand(v, [*letters[:axis], ("block", k), *letters[axis + 1 :]]) for k, v in enumerate(values)]
         row = [Segment(axis, ("block", k), value.axes[axis]) for k, value in enumerate(values)]
@@ -377,22 +384,23 @@ class Call:
         return result
 
     def cuts(self, axis: int) -> list[int]:
-        """Where axis ``axis`` of the result is wanted in separate blocks."""
-        found = (origin for origin in self.explode if origin.node == self.node and origin.axis == axis)
-        return sorted({point for origin in found for point in origin.points})
+        """Where axis ``axis`` of the result is to be cut into slices."""
+        here = (origin for origin in self.splits if origin.node == self.node and origin.axis == axis)
+        return sorted({point for origin in here for point in origin.points})
 
     def axis(self, name: str, rank: int, default: int | None = None) -> int:
-        found = self.get(name, default)
-        if not isinstance(found, int):
-            raise NoRuleError(f"{name} is {found!r}")
-        return found % max(rank, 1)
+        """A ``dim`` argument as one non-negative axis."""
+        d = self.get(name, default)
+        if not isinstance(d, int):
+            raise NoRuleError(f"{name} is {d!r}")
+        return d % max(rank, 1)
 
     def axes(self, name: str, rank: int, default: Sequence[int] | None = None) -> list[int]:
         """A ``dim`` argument as sorted non-negative axes; none given means the default, or all."""
-        found = self.get(name, default)
-        if found is None or found == []:
+        dims = self.get(name, default)
+        if dims is None or dims == []:
             return list(range(rank))
-        return sorted({d % max(rank, 1) for d in ([found] if isinstance(found, int) else found)})
+        return sorted({d % max(rank, 1) for d in ([dims] if isinstance(dims, int) else dims)})
 
     def fresh(self, shape: Sequence[int], reason: str) -> Value:
         """A value whose order is fixed on every axis."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
-Kind = Literal["units", "product", "concat", "interleave"]
+TermKind = Literal["units", "product", "concat", "interleave"]
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Term:
 
     __slots__ = ("cause", "children", "kind", "origins", "parent", "size")
 
-    def __init__(self, size: int, kind: Kind = "units", children: Sequence[Term] = ()) -> None:
+    def __init__(self, size: int, kind: TermKind = "units", children: Sequence[Term] = ()) -> None:
         self.size = size
-        self.kind: Kind = kind
+        self.kind: TermKind = kind
         self.children = list(children)
         self.cause: Cause | None = None
         self.origins: set[Origin] = set()
@@ -152,14 +152,14 @@ def freeze(term: Term, cause: Cause) -> None:
 class Unifier:
     """Unification with refinement. What cannot be reconciled is frozen, which is always sound.
 
-    ``wanted`` collects the splits that, had they been made as separate blocks instead of a product, would
-    have avoided a loss; the caller may start again with those.
+    ``splits`` collects those that, had they been made as separate slices instead of a product, would have avoided a
+    loss; the caller may start again with them.
     """
 
     cause: Cause = field(default_factory=lambda: Cause("", ""))
-    wanted: set[Origin] = field(default_factory=set)
+    splits: set[Origin] = field(default_factory=set)
 
-    def become(self, term: Term, kind: Kind, children: Sequence[Term]) -> None:
+    def become(self, term: Term, kind: TermKind, children: Sequence[Term]) -> None:
         """Refine units in place; frozen units stay frozen piece by piece."""
         if term.cause is not None:
             for child in children:
@@ -170,7 +170,7 @@ class Unifier:
     def conflict(self, *terms: Term, why: str) -> None:
         for term in terms:
             for node in self._composites(term):
-                self.wanted |= node.origins
+                self.splits |= node.origins
             freeze(term, Cause(self.cause.op, why))
 
     def _composites(self, term: Term) -> list[Term]:
@@ -269,7 +269,7 @@ class Unifier:
         queue = [factor for term in terms for factor in factors(term)]
         out: list[Term] = []
         for size in sizes:
-            taken: list[Term] = []
+            group: list[Term] = []
             have = 1
             while have < size:
                 if not queue:
@@ -278,14 +278,14 @@ class Unifier:
                 if head.kind == "product":
                     queue[:1] = factors(head)
                 elif size % (have * head.size) == 0:
-                    taken.append(queue.pop(0))
+                    group.append(queue.pop(0))
                     have *= head.size
                 else:
                     pieces = self._peel(head, size // have) if size % have == 0 else None
                     if pieces is None:
                         return None
                     queue[:1] = pieces
-            out.append(product(taken))
+            out.append(product(group))
         return out
 
     def cut(self, term: Term, points: Iterable[int]) -> bool:
@@ -296,8 +296,8 @@ class Unifier:
             return True
         if term.kind != "concat" and is_frozen(term):
             # A fixed order has no structure worth keeping, so any cut will do.
-            known = leaves(term)
-            term.kind, term.children, term.cause = "units", [], known[0].cause if known else self.cause
+            below = leaves(term)
+            term.kind, term.children, term.cause = "units", [], below[0].cause if below else self.cause
         if term.kind == "units":
             bounds = [0, *inside, term.size]
             self.become(term, "concat", [Term(e - s) for s, e in pairwise(bounds)])
@@ -332,7 +332,7 @@ class Unifier:
         outer, *rest = factors(term)
         inner = math.prod(factor.size for factor in rest)
         if any(p % inner for p in inside):
-            self.wanted |= term.origins
+            self.splits |= term.origins
             return False
         if not self.cut(outer, [p // inner for p in inside]):
             return False
@@ -351,9 +351,9 @@ def edges(term: Term) -> list[int]:
 
 def section(term: Term, start: int, stop: int) -> Term:
     """The blocks of ``term`` between two boundaries it already has."""
-    position, taken = 0, []
+    position, inside = 0, []
     for block in blocks(term):
         if start <= position and position + block.size <= stop:
-            taken.append(block)
+            inside.append(block)
         position += block.size
-    return concat(taken)
+    return concat(inside)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
-from torch.fx import Graph, GraphModule
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.utils import _pytree as pytree
 
 from coset.core.errors import CosetError, SymmetryError
@@ -61,18 +62,18 @@ class Trace:
 
     def positions(self, name: str) -> list[int] | None:
         """A short list of integers that the model holds as a constant."""
-        found = self.program.constants.get(name)
-        if not isinstance(found, Tensor) or found.dtype != torch.int64 or found.dim() != 1 or found.is_meta:
+        x = self.program.constants.get(name)
+        if not isinstance(x, Tensor) or x.dtype != torch.int64 or x.dim() != 1 or x.is_meta:
             return None
-        return [int(entry) for entry in found] if 0 < len(found) <= LONGEST_LIST else None
+        return [int(entry) for entry in x] if 0 < len(x) <= LONGEST_LIST else None
 
     def flat_inputs(self, state: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
         """What the graph's placeholders stand for, with the tensors of ``state`` in place of the model's."""
-        given = self.program._graph_module_flat_inputs(args, dict(kwargs))
+        inputs = self.program._graph_module_flat_inputs(args, dict(kwargs))
         names = [node.name for node in self.graph.nodes if node.op == "placeholder"]
         return [
             state[self.sources[name].name] if self.sources[name].kind == "state" else value
-            for name, value in zip(names, given, strict=True)
+            for name, value in zip(names, inputs, strict=True)
         ]
 
 
@@ -135,6 +136,22 @@ def _functional(program: ExportedProgram) -> ExportedProgram:
         if any(schema is not None and schema.is_mutable for schema in schemas):
             raise
         return program
+
+
+def op_name(node: Node) -> str:
+    """The name of a node's op, without the namespace of PyTorch's own: `linear`, `mylib::cdist`."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is not None:
+        return str(schema.name).removeprefix("aten::")
+    return str(getattr(node.target, "__name__", node.target))
+
+
+def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
+    """The shape as numbers; None where a size depends on the data."""
+    try:
+        return tuple(int(size) for size in tensor.shape)
+    except GuardOnDataDependentSymNode:
+        return None
 
 
 Args = Tensor | tuple[Any, ...]

@@ -194,8 +194,8 @@ class _Runner:
         self.dtype = _dtype(model)
         self.seed = seed
         self.generator = torch.Generator().manual_seed(seed)
-        self.given = states.of(model)
-        self.run(self.given)
+        self.own = states.of(model)
+        self.run(self.own)
 
     def run(self, state: Mapping[str, Tensor], other_input: bool = False) -> list[Tensor]:
         # Models that draw random numbers in evaluation mode must draw the same ones each time.
@@ -220,20 +220,20 @@ class _Runner:
 
     def reports(self, trials: int) -> list[Verification]:
         """The given weights and generic ones; larger ones where the signal dies out on the way."""
-        found: list[Verification] = []
-        weights = [("given", self.given)] + [("random", None)] * len(GAINS)
+        reports: list[Verification] = []
+        weights = [("given", self.own)] + [("random", None)] * len(GAINS)
         for k, (name, state) in enumerate(weights):
             if state is None:
-                state = generic(self.given, self.generator, GAINS[k - 1])
+                state = generic(self.own, self.generator, GAINS[k - 1])
             report = self._report(name, state, trials)
-            found += [report] if report is not None else []
-            if k > 0 and any(known.conclusive for known in found):
+            reports += [report] if report is not None else []
+            if k > 0 and any(one.conclusive for one in reports):
                 break
-        return found
+        return reports
 
     def weak_groups(self, report: Verification) -> tuple[str, ...]:
         """Groups whose units could be moved wrongly without being seen; as many as a few seconds allow."""
-        state = self.given if report.weights == "given" else generic(self.given, self.generator)
+        state = self.own if report.weights == "given" else generic(self.own, self.generator)
         base = self.run(state)
         floor = CONTRAST * max(report.deviation, NOISE[self.dtype])
         element = self.sym.cycles(self.generator)
@@ -246,10 +246,10 @@ class _Runner:
             if tensor is None or len(group.members) == 1:
                 continue
             only = self.sym.element({group.name: element.permutations[group.name]})
-            moved = {**state, tensor: self.sym.act(only, {tensor: state[tensor]})[tensor]}
+            image = {**state, tensor: self.sym.act(only, {tensor: state[tensor]})[tensor]}
             if any(other is state[tensor] for name, other in state.items() if name != tensor):
                 continue
-            if difference(self.run(moved), base) <= floor:
+            if difference(self.run(image), base) <= floor:
                 weak.append(group.name)
         return tuple(weak)
 
@@ -270,13 +270,13 @@ class _Runner:
 
     def _wrong(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The same tensors moved, each by an element of its own; tied tensors stay tied."""
-        moved: dict[int, Tensor] = {}
+        images: dict[int, Tensor] = {}
         out: dict[str, Tensor] = {}
         for name, tensor in state.items():
-            if id(tensor) not in moved:
+            if id(tensor) not in images:
                 element = self.sym.random(self.generator, scalings=not self.sym.groups)
-                moved[id(tensor)] = self.sym.act(element, {name: tensor})[name]
-            out[name] = moved[id(tensor)]
+                images[id(tensor)] = self.sym.act(element, {name: tensor})[name]
+            out[name] = images[id(tensor)]
         return out
 
     def _only(self, groups: set[str]) -> Element:
@@ -285,12 +285,12 @@ class _Runner:
 
     def blame(self, report: Verification) -> str:
         """Which groups break the function, most harmful first."""
-        state = self.given if report.weights == "given" else generic(self.given, self.generator)
+        state = self.own if report.weights == "given" else generic(self.own, self.generator)
         base = self.run(state)
         effects: list[tuple[float, str]] = []
         for group in self.sym.groups:
-            moved = self.sym.act(self._only({group.name}), state)
-            effects.append((difference(self.run(moved), base), group.name))
+            image = self.sym.act(self._only({group.name}), state)
+            effects.append((difference(self.run(image), base), group.name))
         guilty = [(d, name) for d, name in sorted(effects, reverse=True) if d > TOLERANCE[self.dtype]][:BLAMED]
         worst = f"the model's output changes by {report.deviation:.1e}"
         if not guilty:
@@ -324,7 +324,7 @@ class _Runner:
         rough = [scaling for scaling in self.sym.scalings if not scaling.exact]
         if not rough:
             return None
-        state = generic(self.given, self.generator)
+        state = generic(self.own, self.generator)
         base = self.run(state)
         element = self._factors(rough[0])
         for scaling in rough[1:]:

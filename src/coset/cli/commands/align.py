@@ -126,7 +126,7 @@ def _write(
     import torch
 
     from coset.cli import checkpoints
-    from coset.symmetries.element_file import save_element
+    from coset.symmetries.serialization import save_element
 
     squares = [0.0, 0.0]
 

@@ -27,7 +27,7 @@ def apply(
     Example: coset apply b-aligned.element.safetensors b-later.safetensors -o later-aligned.safetensors
     """
     from coset.cli import checkpoints
-    from coset.symmetries.element_file import load_element
+    from coset.symmetries.serialization import load_element
 
     checkpoints.check_output("--output", output, checkpoint, [element])
     sym, permutation = load_element(element)

@@ -58,7 +58,7 @@ def inspect(
     from coset.plot.figure import FORMATS, save
     from coset.plot.groups import groups
     from coset.symmetries.infer import symmetry
-    from coset.symmetries.summary import summary
+    from coset.symmetries.serialization import summary
 
     outputs.check("--plot", plot, FORMATS, [checkpoint])
     outputs.check("--output", output, [".json"], [checkpoint])
@@ -89,7 +89,7 @@ def inspect(
 
 def _show(name: str, sym: Symmetry, out: Console) -> None:
     """Print tables of groups, scalings and what is fixed, and the verification."""
-    from coset.symmetries.summary import moved_tensors, scalar_tensors
+    from coset.symmetries.serialization import moved_tensors, scalar_tensors
 
     for table in (_groups(sym.groups), _scalings(sym.scalings), _fixed(sym.fixed)):
         if table is not None:

@@ -1,33 +1,7 @@
-"""One small rule per op family; importing this package registers them all."""
+"""One small rule for each family of ops. Importing this package imports every file in it, so a new file is enough."""
 
-from coset.symmetries.rules import (
-    attention,
-    blocks,
-    constants,
-    convolution,
-    elementwise,
-    indexing,
-    linear,
-    norm,
-    recurrent,
-    reduction,
-    reshape,
-    spatial,
-    windows,
-)
+import importlib
+import pkgutil
 
-__all__ = [
-    "attention",
-    "blocks",
-    "constants",
-    "convolution",
-    "elementwise",
-    "indexing",
-    "linear",
-    "norm",
-    "recurrent",
-    "reduction",
-    "reshape",
-    "spatial",
-    "windows",
-]
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")

@@ -15,7 +15,7 @@ FUSED = (
 )
 
 
-@rule("scaled_dot_product_attention", *FUSED)
+@rule(["scaled_dot_product_attention", *FUSED])
 def attention(call: Call) -> Result:
     """softmax(q k^T + mask) v over (..., heads, tokens, dim)."""
     query, key, value = call.tensor("query"), call.tensor("key"), call.tensor("value")
@@ -44,4 +44,4 @@ def _match_heads(call: Call, query: Value, other: Value) -> Value:
     wide = call.regroup(other, [*[[t] for t in lead], [other.axes[-3]], [units(1)], *[[t] for t in tail]])
     shape = [*[t.size for t in lead], heads, copies, *[t.size for t in tail]]
     copied = expand_to(call, wide, shape)
-    return call.implode(reshape_to(call, copied, [*shape[:-4], heads * copies, *shape[-2:]]))
+    return call.as_value(reshape_to(call, copied, [*shape[:-4], heads * copies, *shape[-2:]]))

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from coset.symmetries.rules.reshape import expand_to
-from coset.symmetries.tape import LINEAR, Call, Exploded, Result, Value, rule
+from coset.symmetries.tape import LINEAR, Call, Result, Slices, Value, rule
 from coset.symmetries.terms import units
 
 ZEROS = ("zeros", "zeros_like", "new_zeros", "empty", "empty_like", "new_empty", "empty_permuted")
 EQUAL = ("ones", "ones_like", "new_ones", "full", "full_like", "new_full", "scalar_tensor")
 
 
-@rule(*ZEROS)
+@rule(ZEROS)
 def zeros(call: Call) -> Result:
     return call.tape.zero([units(size) for size in call.shape])
 
 
-@rule(*EQUAL)
+@rule(EQUAL)
 def equal_entries(call: Call) -> Result:
     return Value(tuple(units(size) for size in call.shape))
 
 
 @rule("fill")
 def fill(call: Call) -> Result:
-    if isinstance(call.arguments["value"], Value | Exploded):
+    if isinstance(call.arguments["value"], Value | Slices):
         return expand_to(call, call.tensor("value"), call.shape)
     return equal_entries(call)
 
@@ -41,23 +41,12 @@ def arange(call: Call) -> Result:
     return Value((term,), term)
 
 
-@rule(
-    "eye",
-    "tril_indices",
-    "triu_indices",
-    "linspace",
-    "logspace",
-    "_tensor_constant",
-    "rand",
-    "randn",
-    "randint",
-    "randperm",
-)
+@rule(["eye", "tril_indices", "triu_indices", "linspace", "logspace", "rand", "randn", "randint", "randperm"])
 def ordered_constant(call: Call) -> Result:
     return call.fresh(call.shape, "constant")
 
 
-@rule("tril", "triu")
+@rule(["tril", "triu"])
 def triangle(call: Call) -> Result:
     value = call.tensor("self")
     for axis in (-1, -2):

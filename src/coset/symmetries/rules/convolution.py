@@ -8,7 +8,7 @@ from coset.symmetries.tape import Call, Letter, NoRuleError, Result, Value, rule
 SPATIAL = "spatial position"
 
 
-@rule("conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+@rule(["conv1d", "conv2d", "conv3d", "convolution", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d"])
 def convolution(call: Call) -> Result:
     x, weight, bias = call.tensor("input"), call.tensor("weight"), call.maybe("bias")
     groups = call.get("groups", 1)
@@ -45,11 +45,11 @@ def _convolve(call: Call, x: Value, weight: Value, dims: int, batched: bool, gro
 def _view(call: Call, value: Value, shape: list[int] | tuple[int, ...]) -> Value:
     result = reshape_to(call, value, shape)
     if not isinstance(result, Value):
-        return call.implode(result)
+        return call.as_value(result)
     return result
 
 
-@rule("pixel_shuffle", "pixel_unshuffle", "channel_shuffle")
+@rule(["pixel_shuffle", "pixel_unshuffle", "channel_shuffle"])
 def pixel_shuffle(call: Call) -> Result:
     """(c r r, h, w) -> (c, h r, w r): the r x r places of a channel are fixed, the channels stay free."""
     x = call.tensor("self")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import accumulate, pairwise
 
-from coset.symmetries.rules.blocks import take_apart
+from coset.symmetries.rules.cat_and_split import take_apart
 from coset.symmetries.tape import (
     EVEN,
     HOMOGENEOUS,
@@ -16,10 +16,10 @@ from coset.symmetries.tape import (
     ODD,
     THRESHOLD,
     Call,
-    Exploded,
     Law,
     NoRuleError,
     Result,
+    Slices,
     Value,
     rule,
 )
@@ -42,22 +42,18 @@ IDENTITY = (
     "type_as",
     "lift_fresh_copy",
     "lift_fresh",
-    "view_of",
     "positive",
     "conj",
     "resolve_conj",
     "resolve_neg",
-    "float",
-    "half",
-    "double",
     "requires_grad_",
 )
 CASTS = ("to", "_to_copy", "type_as")
 LAWS: dict[Law, tuple[str, ...]] = {
     LINEAR: ("neg", "real"),
     HOMOGENEOUS: ("relu", "leaky_relu", "rrelu", "rrelu_with_noise"),
-    ODD: ("tanh", "erf", "sin", "asinh", "atan", "arctan", "tan", "sinh", "softsign", "softshrink",
-          "hardshrink", "tanhshrink", "round", "trunc"),
+    ODD: ("tanh", "erf", "sin", "asinh", "atan", "arctan", "tan", "sinh", "softshrink",
+          "hardshrink", "round", "trunc"),
     EVEN: ("cos", "cosh"),
     MAGNITUDE: ("abs",),
     NORMALISING: ("sign", "sgn"),
@@ -69,7 +65,6 @@ LAWS: dict[Law, tuple[str, ...]] = {
                 "acos", "asin", "acosh", "atanh", "erfc", "i0"),
 }  # fmt: skip
 POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0}
-CHOICES = ("maximum", "minimum", "fmax", "fmin", "max.other", "min.other")
 COMPARISONS = (
     "ne", "lt", "gt", "le", "ge", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
     "bitwise_xor", "__and__", "__or__", "__xor__", "isin", "bitwise_left_shift", "bitwise_right_shift",
@@ -88,11 +83,11 @@ JOINT = (
 )
 
 
-def spread(call: Call, values: Sequence[Value | Exploded], act: Callable[[list[Value]], Value]) -> Value | Exploded:
-    """Apply an elementwise op block by block where an operand is exploded."""
-    exploded = [value for value in values if isinstance(value, Exploded)]
+def spread(call: Call, values: Sequence[Value | Slices], act: Callable[[list[Value]], Value]) -> Value | Slices:
+    """Apply an elementwise op slice by slice where an operand is in slices."""
+    sliced = [value for value in values if isinstance(value, Slices)]
     rank = max(len(value.shape) for value in values)
-    cuts = {(value.axis + rank - len(value.shape), tuple(value.widths)) for value in exploded}
+    cuts = {(value.axis + rank - len(value.shape), tuple(value.widths)) for value in sliced}
     if len(cuts) != 1:
         return act([call.number(value) for value in values])
     place, widths = cuts.pop()
@@ -100,16 +95,16 @@ def spread(call: Call, values: Sequence[Value | Exploded], act: Callable[[list[V
     columns: list[list[Value]] = []
     for value in values:
         at = place - (rank - len(value.shape))
-        if isinstance(value, Exploded):
+        if isinstance(value, Slices):
             columns.append([call.number(part) for part in value.parts])
         elif at < 0 or value.shape[at] == 1:
             columns.append([call.number(value)] * len(widths))
         else:
             columns.append(take_apart(call, call.number(value), at, list(pairwise(edges))))
-    return Exploded(place, tuple(act(list(row)) for row in zip(*columns, strict=True)))
+    return Slices(place, tuple(act(list(row)) for row in zip(*columns, strict=True)))
 
 
-@rule(*IDENTITY)
+@rule(IDENTITY)
 def identity(call: Call) -> Result:
     """The same numbers; a cast to integers keeps unit indices and nothing about the scale of numbers."""
     value = call.values()[0]
@@ -119,7 +114,7 @@ def identity(call: Call) -> Result:
     return spread(call, [value], lambda row: call.tape.map(row[0], NONLINEAR))
 
 
-@rule(*[name for names in LAWS.values() for name in names])
+@rule(name for names in LAWS.values() for name in names)
 def unary(call: Call) -> Result:
     law = next(law for law, names in LAWS.items() if call.op in names)
     values = call.values()
@@ -129,7 +124,7 @@ def unary(call: Call) -> Result:
     return [result, None] if len(call.shapes) > 1 and isinstance(result, Value) else result
 
 
-@rule("clamp", "clamp_min", "clamp_max", "clip", "hardtanh")
+@rule(["clamp", "clamp_min", "clamp_max", "clip", "hardtanh"])
 def clamp(call: Call) -> Result:
     """min(max(x, low), high): odd if symmetric, homogeneous if it is a ReLU, void on indices already inside."""
     low_name, high_name = ("min_val", "max_val") if call.op == "hardtanh" else ("min", "max")
@@ -147,7 +142,7 @@ def clamp(call: Call) -> Result:
     return spread(call, [x], lambda row: call.tape.map(row[0], law))
 
 
-@rule(*POWERS)
+@rule(POWERS)
 def power(call: Call) -> Result:
     exponent = POWERS[call.op]
     return spread(call, call.values()[:1], lambda row: call.tape.map(row[0], LINEAR, power=exponent))
@@ -156,24 +151,24 @@ def power(call: Call) -> Result:
 @rule("pow")
 def pow_(call: Call) -> Result:
     exponent = call.get("exponent")
-    if isinstance(exponent, Value | Exploded) or not isinstance(call.arguments["self"], Value | Exploded):
+    if isinstance(exponent, Value | Slices) or not isinstance(call.arguments["self"], Value | Slices):
         return joint(call)
     return spread(call, call.values()[:1], lambda row: call.tape.map(row[0], LINEAR, power=float(exponent)))
 
 
-@rule("prelu", "_prelu_kernel")
+@rule(["prelu", "_prelu_kernel"])
 def prelu(call: Call) -> Result:
     """max(x, 0) + a min(x, 0): homogeneous in x; the slope is one number a channel (axis 1) and has no scale."""
     x, slope = call.tensor("self"), call.tensor("weight")
-    kept = call.tape.map(x, HOMOGENEOUS)
+    out = call.tape.map(x, HOMOGENEOUS)
     slope = call.tape.map(slope, NONLINEAR)
     if call.op == "_prelu_kernel" or slope.shape == (1,):
-        return call.tape.broadcast("multiply", [kept, slope], [1.0, 1.0])
+        return call.tape.broadcast("multiply", [out, slope], [1.0, 1.0])
     letters = list(range(len(x.axes)))
-    return call.tape.multiply([(kept, letters), (slope, [min(1, len(x.axes) - 1)])], letters)
+    return call.tape.multiply([(out, letters), (slope, [min(1, len(x.axes) - 1)])], letters)
 
 
-@rule("add", "sub", "rsub", "subtract")
+@rule(["add", "sub", "rsub", "subtract"])
 def add(call: Call) -> Result:
     values = call.values()
     if len(values) == 1:
@@ -189,13 +184,13 @@ def add(call: Call) -> Result:
     return spread(call, values, lambda row: call.tape.broadcast("add", row))
 
 
-@rule("maximum", "minimum", "fmax", "fmin")
+@rule(["maximum", "minimum", "fmax", "fmin"])
 def choose(call: Call) -> Result:
     """Equivariant under a common positive factor, not under a sign."""
     return spread(call, call.values(), lambda row: call.tape.map(call.tape.broadcast("add", row), HOMOGENEOUS))
 
 
-@rule("mul", "multiply")
+@rule(["mul", "multiply"])
 def mul(call: Call) -> Result:
     values = call.values()
     if len(values) == 1:
@@ -203,44 +198,44 @@ def mul(call: Call) -> Result:
     return spread(call, values, lambda row: call.tape.broadcast("multiply", row, [1.0] * len(row)))
 
 
-@rule("div", "true_divide", "divide")
+@rule(["div", "true_divide", "divide"])
 def div(call: Call) -> Result:
     values = call.values()
     if call.get("rounding_mode") is not None:
         return joint(call)
     if len(values) == 1:
-        inverse = not isinstance(call.arguments["self"], Value | Exploded)
+        inverse = not isinstance(call.arguments["self"], Value | Slices)
         return spread(call, values, lambda row: call.tape.map(row[0], LINEAR, power=-1.0 if inverse else 1.0))
     return spread(call, values, lambda row: call.tape.broadcast("multiply", row, [1.0, -1.0]))
 
 
-@rule("addcmul", "addcdiv")
+@rule(["addcmul", "addcdiv"])
 def addcmul(call: Call) -> Result:
     base, a, b = call.tensor("self"), call.tensor("tensor1"), call.tensor("tensor2")
     sign = 1.0 if call.op == "addcmul" else -1.0
     return call.tape.broadcast("add", [base, call.tape.broadcast("multiply", [a, b], [1.0, sign])])
 
 
-@rule("where", "masked_fill")
+@rule(["where", "masked_fill"])
 def where(call: Call) -> Result:
     """A choice by a condition that has no scale itself."""
     names = ("condition", "self", "other") if call.op == "where" else ("mask", "self", "value")
     if len(call.shapes) > 1 or "self" not in call.arguments:
         raise NoRuleError("positions depend on the data")
     condition = call.tape.map(call.tensor(names[0]), NONLINEAR)
-    branches = [call.tensor(name) for name in names[1:] if isinstance(call.arguments.get(name), Value | Exploded)]
+    branches = [call.tensor(name) for name in names[1:] if isinstance(call.arguments.get(name), Value | Slices)]
     scalars = [call.arguments[name] for name in names[1:] if isinstance(call.arguments.get(name), int | float)]
     if not branches:
         return call.tape.map(condition, NONLINEAR)
-    chosen = call.tape.broadcast("add", branches) if len(branches) > 1 else branches[0]
+    choice = call.tape.broadcast("add", branches) if len(branches) > 1 else branches[0]
     law = LINEAR if len(branches) == 2 or (scalars and scalars[0] == 0) else NONLINEAR
-    return call.tape.broadcast("multiply", [call.tape.map(chosen, law), condition], [1.0, 1.0])
+    return call.tape.broadcast("multiply", [call.tape.map(choice, law), condition], [1.0, 1.0])
 
 
 @rule("eq")
 def equal(call: Call) -> Result:
     """Two index tensors are compared unit by unit when they index the same axis."""
-    values = [call.implode(value) for value in call.values()]
+    values = [call.as_value(value) for value in call.values()]
     contents = [value.content for value in values]
     if len(values) != 2 or contents[0] is None or contents[1] is None:
         return joint(call)
@@ -250,7 +245,7 @@ def equal(call: Call) -> Result:
     return call.tape.broadcast("multiply", [Value(value.axes) for value in values], [1.0, 1.0])
 
 
-@rule(*COMPARISONS, *JOINT)
+@rule([*COMPARISONS, *JOINT])
 def joint(call: Call) -> Result:
     """Several arguments enter together; nothing about their scale survives."""
 
@@ -261,7 +256,7 @@ def joint(call: Call) -> Result:
     return spread(call, call.values(), act)
 
 
-@rule("softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax", "cumsum", "cumprod", "logcumsumexp")
+@rule(["softmax", "_softmax", "log_softmax", "_log_softmax", "_safe_softmax", "cumsum", "cumprod", "logcumsumexp"])
 def along(call: Call) -> Result:
     value = call.tensor("self")
     axis = call.axis("dim", len(value.axes))

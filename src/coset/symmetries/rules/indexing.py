@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coset.symmetries.rules.blocks import pieces
-from coset.symmetries.tape import LINEAR, NONLINEAR, Call, Exploded, Letter, Lookup, NoRuleError, Result, Value, rule
+from coset.symmetries.rules.cat_and_split import pieces
+from coset.symmetries.tape import LINEAR, NONLINEAR, Call, Letter, Lookup, NoRuleError, Result, Slices, Value, rule
 from coset.symmetries.terms import Term, find
 
 LOOKED_UP = "looked up by number"
@@ -43,7 +43,7 @@ def index_select(call: Call) -> Result:
     return call.tape.multiply(ins, out, lookups={axis: Lookup(index, ("taken",))})
 
 
-@rule("gather", "take_along_dim")
+@rule(["gather", "take_along_dim"])
 def gather(call: Call) -> Result:
     """out[..., i, ...] = self[..., index[..., i, ...], ...]: other axes are matched position by position."""
     value, index = call.tensor("self"), call.whole("index" if call.op == "gather" else "indices")
@@ -61,7 +61,7 @@ def gather(call: Call) -> Result:
     return call.tape.multiply([(value, letters), (no_scale(call, index), out)], out)
 
 
-@rule("scatter", "scatter_add", "scatter_reduce")
+@rule(["scatter", "scatter_add", "scatter_reduce"])
 def scatter(call: Call) -> Result:
     """The inverse of gather: entries are written to the units that ``index`` names."""
     base, index = call.tensor("self"), call.whole("index")
@@ -102,20 +102,20 @@ def one_hot(call: Call) -> Result:
     return call.tape.multiply([(no_scale(call, index), letters)], [*letters, "unit"], fresh={"unit": units})
 
 
-@rule("index", "_unsafe_index")
+@rule(["index", "_unsafe_index"])
 def index(call: Call) -> Result:
     """Advanced indexing: looked-up axes give way to the broadcast axes of the index tensors."""
-    given = list(call.arguments["indices"])
-    named = [
+    entries = list(call.arguments["indices"])
+    constants = [
         (d, call.tape.constants[item])
-        for d, item in enumerate(given)
+        for d, item in enumerate(entries)
         if isinstance(item, Value) and item in call.tape.constants
     ]
-    if len(named) == 1 and sum(item is not None for item in given) == 1:
-        return chosen(call, call.raw("self"), *named[0])
+    if len(constants) == 1 and sum(item is not None for item in entries) == 1:
+        return select_positions(call, call.raw("self"), *constants[0])
     value = call.tensor("self")
-    given += [None] * (len(value.axes) - len(given))
-    tensors = [(d, call.implode(item)) for d, item in enumerate(given) if item is not None]
+    entries += [None] * (len(value.axes) - len(entries))
+    tensors = [(d, call.as_value(item)) for d, item in enumerate(entries) if item is not None]
     if sum(item.shape == value.shape for _, item in tensors) and len(call.shape) == 1:
         raise NoRuleError("boolean mask")
     letters: list[Letter] = list(range(len(value.axes)))
@@ -138,7 +138,7 @@ def index(call: Call) -> Result:
     return call.tape.multiply(ins, out, lookups=lookups)
 
 
-def chosen(call: Call, value: Value | Exploded, axis: int, positions: list[int]) -> Value | Exploded:
+def select_positions(call: Call, value: Value | Slices, axis: int, positions: list[int]) -> Value | Slices:
     """A constant list of positions: slices, one for each run of neighbours."""
     size = value.shape[axis]
     places = [p % size for p in positions]
@@ -148,21 +148,21 @@ def chosen(call: Call, value: Value | Exploded, axis: int, positions: list[int])
             runs[-1] = (runs[-1][0], place + 1)
         else:
             runs.append((place, place + 1))
-    found = pieces(call, value, axis, runs)
-    if len(found) == 1:
-        return found[0]
-    return Exploded(axis, tuple(call.implode(piece) for piece in found))
+    parts = pieces(call, value, axis, runs)
+    if len(parts) == 1:
+        return parts[0]
+    return Slices(axis, tuple(call.as_value(part) for part in parts))
 
 
-@rule("index_add", "index_put", "_unsafe_index_put", "index_copy", "index_fill")
+@rule(["index_add", "index_put", "_unsafe_index_put", "index_copy", "index_fill"])
 def index_write(call: Call) -> Result:
     """Rows of one axis are written by number; the other axes are matched."""
     base = call.tensor("self")
     if call.op in ("index_put", "_unsafe_index_put"):
-        given = list(call.arguments["indices"])
-        if len(given) != 1 or given[0] is None or call.tensor("values").shape[1:] != base.shape[1:]:
+        indices = list(call.arguments["indices"])
+        if len(indices) != 1 or indices[0] is None or call.tensor("values").shape[1:] != base.shape[1:]:
             raise NoRuleError("written by several indices")
-        axis, index_, source = 0, call.implode(given[0]), call.tensor("values")
+        axis, index_, source = 0, call.as_value(indices[0]), call.tensor("values")
     else:
         axis, index_ = call.axis("dim", len(base.axes)), call.whole("index")
         if not call.has("source"):

@@ -18,7 +18,7 @@ def matrix_map(call: Call, x: Value, weight: Value) -> Value:
     return call.tape.multiply([(x, [*batch, "in"]), (weight, [*out, "in"])], [*batch, *out])
 
 
-@rule("matmul", "mm", "bmm", "mv", "dot", "vdot", "inner")
+@rule(["matmul", "mm", "bmm", "mv", "dot", "vdot", "inner"])
 def matmul(call: Call) -> Result:
     a, b = call.values()[:2]
     return matrix_product(call, call.number(a), call.number(b))
@@ -34,7 +34,7 @@ def matrix_product(call: Call, a: Value, b: Value) -> Value:
     return call.tape.multiply([(a, left), (b, right)], out)
 
 
-@rule("addmm", "baddbmm", "addmv", "addbmm")
+@rule(["addmm", "baddbmm", "addmv", "addbmm"])
 def addmm(call: Call) -> Result:
     names = ("mat", "vec") if call.op == "addmv" else ("batch1", "batch2") if "bmm" in call.op else ("mat1", "mat2")
     if call.op == "addbmm":
@@ -43,7 +43,7 @@ def addmm(call: Call) -> Result:
     return call.tape.broadcast("add", [call.tensor("self"), out])
 
 
-@rule("linalg_multi_dot", "chain_matmul")
+@rule(["linalg_multi_dot", "chain_matmul"])
 def multi_dot(call: Call) -> Result:
     first, *others = call.tensors("tensors" if call.has("tensors") else "matrices")
     for other in others:
@@ -63,7 +63,7 @@ def tensordot(call: Call) -> Result:
     return call.tape.multiply([(a, left), (b, right)], [x for x in [*left, *right] if x not in summed])
 
 
-@rule("outer", "ger")
+@rule(["outer", "ger"])
 def outer(call: Call) -> Result:
     a, b = (call.number(value) for value in call.values()[:2])
     return call.tape.multiply([(a, ["m"]), (b, ["n"])], ["m", "n"])
@@ -89,10 +89,10 @@ def einsum(call: Call) -> Result:
     left, _, right = equation.partition("->")
     inputs = left.split(",")
     if "->" not in equation:
-        joined = left.replace(",", "").replace("...", "")
-        right = "..." * ("..." in left) + "".join(sorted(c for c in set(joined) if joined.count(c) == 1))
-    pairs = [(value, _expand(letters, len(value.axes))) for value, letters in zip(values, inputs, strict=True)]
-    if any(len(set(letters)) != len(letters) for _, letters in pairs):
+        letters = left.replace(",", "").replace("...", "")
+        right = "..." * ("..." in left) + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
+    pairs = [(value, _expand(term, len(value.axes))) for value, term in zip(values, inputs, strict=True)]
+    if any(len(set(row)) != len(row) for _, row in pairs):
         raise NoRuleError("einsum takes a diagonal")
     return call.tape.multiply(pairs, _expand(right, len(call.shape)))
 
@@ -104,7 +104,7 @@ def _expand(letters: str, rank: int) -> list[Letter]:
     return [*head, *[("batch", k - extra) for k in range(extra)], *tail]
 
 
-@rule("_weight_norm", "_weight_norm_interface")
+@rule(["_weight_norm", "_weight_norm_interface"])
 def weight_norm(call: Call) -> Result:
     """w = g v / |v|, the norm over all axes but one: any factor of v along that axis is killed."""
     v, g = call.tensor("v"), call.tensor("g")
@@ -116,14 +116,14 @@ def weight_norm(call: Call) -> Result:
     return [out, None] if len(call.shapes) > 1 else out
 
 
-@rule("cosine_similarity", "pairwise_distance")
+@rule(["cosine_similarity", "pairwise_distance"])
 def similarity(call: Call) -> Result:
     """A joint function of two tensors, reduced over one axis."""
     flat = [call.tape.map(call.number(value), NONLINEAR) for value in call.values()[:2]]
     joint = call.tape.broadcast("multiply", flat, [1.0, 1.0])
     axis = call.axis("dim", len(joint.axes), 1) if call.op == "cosine_similarity" else len(joint.axes) - 1
     letters: list[Letter] = list(range(len(joint.axes)))
-    kept = [letter for letter in letters if letter != axis]
+    rest = [letter for letter in letters if letter != axis]
     if len(call.shape) == len(joint.axes):
         raise NoRuleError("the reduced axis is kept")
-    return call.tape.map(joint, NONLINEAR, letters=letters, out=kept, over=[axis])
+    return call.tape.map(joint, NONLINEAR, letters=letters, out=rest, over=[axis])

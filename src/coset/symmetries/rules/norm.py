@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coset.symmetries.rules.blocks import cat_along, take_apart
+from coset.symmetries.rules.cat_and_split import cat_along, take_apart
 from coset.symmetries.rules.reshape import reshape_to
 from coset.symmetries.tape import NORMALISING, Call, Letter, Result, Value, rule
 from coset.symmetries.terms import Origin, blocks, find
@@ -26,11 +26,13 @@ def with_statistics(call: Call, out: Value) -> Result:
 
 
 @rule(
-    "batch_norm",
-    "_native_batch_norm_legit_no_training",
-    "native_batch_norm",
-    "_native_batch_norm_legit",
-    "cudnn_batch_norm",
+    [
+        "batch_norm",
+        "_native_batch_norm_legit_no_training",
+        "native_batch_norm",
+        "_native_batch_norm_legit",
+        "cudnn_batch_norm",
+    ]
 )
 def batch_norm(call: Call) -> Result:
     """(x - mean) / sqrt(var + eps): scaling x by c is undone exactly by var -> c^2 (var + eps) - eps."""
@@ -49,7 +51,7 @@ def batch_norm(call: Call) -> Result:
     return with_statistics(call, affine(call, x, 1, call.maybe("weight"), call.maybe("bias")))
 
 
-@rule("layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm")
+@rule(["layer_norm", "native_layer_norm", "rms_norm", "_fused_rms_norm"])
 def layer_norm(call: Call) -> Result:
     x = call.tensor("input")
     rank = len(call.get("normalized_shape"))
@@ -63,7 +65,7 @@ def layer_norm(call: Call) -> Result:
     return with_statistics(call, x)
 
 
-@rule("group_norm", "native_group_norm")
+@rule(["group_norm", "native_group_norm"])
 def group_norm(call: Call) -> Result:
     x = call.tensor("input")
     groups = call.get("num_groups", call.get("group"))
@@ -81,12 +83,12 @@ def group_norm(call: Call) -> Result:
 
 def _normalise(call: Call, x: Value, groups: int) -> Value:
     """Each of the groups of channels by its own mean and deviation."""
-    apart = Origin(call.node, 1) in call.explode
+    apart = Origin(call.node, 1) in call.splits
     wide = None if apart else _grouped(call, x, groups)
     if wide is not None:
         over = [d for d in range(len(wide.axes)) if d not in (0, 1)]
         out = call.tape.map(wide, NORMALISING, over=over, mixes=True, approximate=True)
-        return call.implode(reshape_to(call, out, x.shape))
+        return call.as_value(reshape_to(call, out, x.shape))
     # Groups that straddle the blocks of a concatenation: each group is a block of its own.
     width = x.shape[1] // groups
     cells = take_apart(call, x, 1, [(k * width, (k + 1) * width) for k in range(groups)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from coset.symmetries.rules.blocks import cat_along, take_apart
+from coset.symmetries.rules.cat_and_split import cat_along, take_apart
 from coset.symmetries.rules.linear import matrix_map
 from coset.symmetries.tape import (
     HOMOGENEOUS,
@@ -17,10 +17,10 @@ from coset.symmetries.tape import (
     NONLINEAR,
     ODD,
     Call,
-    Exploded,
     Letter,
     NoRuleError,
     Result,
+    Slices,
     Value,
     rule,
 )
@@ -110,16 +110,16 @@ def _lstm(gates: Gates, last: Memory | None, projection: Value | None) -> Memory
         return call.tape.broadcast("multiply", [gate, value], [1.0, 1.0])
 
     new = gated(enter, call.tape.map(before[2], ODD))
-    kept = last.cell if last and last.cell else new
-    cell = call.tape.broadcast("add", [new, gated(forget, kept)])
+    old = last.cell if last and last.cell else new
+    cell = call.tape.broadcast("add", [new, gated(forget, old)])
     hidden = gated(output, call.tape.map(cell, ODD))
     if projection is not None:
         hidden = matrix_map(call, hidden, projection)
     return Memory(hidden, cell)
 
 
-Layer = Callable[[Gates, Memory | None, Value | None], Memory]
-LAYERS: dict[str, tuple[int, Layer]] = {
+CellRule = Callable[[Gates, Memory | None, Value | None], Memory]
+LAYERS: dict[str, tuple[int, CellRule]] = {
     "lstm": (4, _lstm),
     "gru": (3, _gru),
     "rnn_tanh": (1, _rnn),
@@ -127,7 +127,7 @@ LAYERS: dict[str, tuple[int, Layer]] = {
 }
 
 
-@rule(*LAYERS)
+@rule(LAYERS)
 def recurrent(call: Call) -> Result:
     """lstm, gru and rnn over (time, batch, features) or with the batch first."""
     if not call.has("params") or not call.has("input"):
@@ -155,14 +155,14 @@ def recurrent(call: Call) -> Result:
                     call.tape.map(value, NONLINEAR)
     rows = [[memory.hidden for memory in memories], [memory.cell for memory in memories if memory.cell]]
     finals = [
-        Exploded(0, tuple(_last(call, value, shape) for value in row))
+        Slices(0, tuple(_last(call, value, shape) for value in row))
         for row, shape in zip(rows, call.shapes[1:], strict=False)
     ]
     return [x, *finals]
 
 
 def _direction(
-    call: Call, x: Value, count: int, layer: Layer, weights: Iterator[Value], matrices: int, projected: bool
+    call: Call, x: Value, count: int, layer: CellRule, weights: Iterator[Value], matrices: int, projected: bool
 ) -> Memory:
     """One direction of one layer, started from zeros: x (..., in) -> hidden (..., units)."""
     gates = Gates.of(call, count, x, [next(weights) for _ in range(matrices)])
@@ -173,17 +173,20 @@ def _direction(
 
 def _from_zeros(call: Call) -> bool:
     """Zeros leave the units free; any other initial state enters unit by unit."""
-    given = call.arguments["hx"]
-    states = [call.number(item) for item in (given if isinstance(given, list) else [given])]
-    return all(state in call.tape.zeros for state in states)
+    return all(state in call.tape.zeros for state in _initial(call))
 
 
-@rule("lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell")
+def _initial(call: Call) -> list[Value]:
+    """The initial state, one tensor or several."""
+    hx = call.arguments["hx"]
+    return [call.number(item) for item in (hx if isinstance(hx, list) else [hx])]
+
+
+@rule(["lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"])
 def single_cell(call: Call) -> Result:
     """One step of a recurrent layer; the states given are tied to its units."""
     count, layer = LAYERS[call.op.removesuffix("_cell")]
-    given = call.arguments["hx"]
-    last = Memory(*[call.number(item) for item in (given if isinstance(given, list) else [given])])
+    last = Memory(*_initial(call))
     weights = [call.tensor("w_ih"), call.tensor("w_hh"), call.maybe("b_ih"), call.maybe("b_hh")]
     gates = Gates.of(call, count, call.tensor("input"), [weight for weight in weights if weight is not None])
     new = layer(gates, last, None)

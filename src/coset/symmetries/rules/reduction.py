@@ -47,7 +47,7 @@ def reduce(call: Call, op: str, value: Value, axes: list[int], law: Law, shape: 
     )
 
 
-@rule(*[name for names in LAWS.values() for name in names])
+@rule(name for names in LAWS.values() for name in names)
 def reduction(call: Call) -> Result:
     value = call.number(call.values()[0])
     law = next(law for law, names in LAWS.items() if call.op in names)
@@ -58,7 +58,7 @@ def reduction(call: Call) -> Result:
     return outs if len(outs) > 1 else outs[0]
 
 
-@rule("var_mean", "std_mean")
+@rule(["var_mean", "std_mean"])
 def spread_and_mean(call: Call) -> Result:
     value = call.number(call.values()[0])
     axes = call.axes("dim", len(value.axes))
@@ -69,7 +69,7 @@ def spread_and_mean(call: Call) -> Result:
     ]
 
 
-@rule("max", "min", "median", "nanmedian", "mode")
+@rule(["max", "min", "median", "nanmedian", "mode"])
 def extremum(call: Call) -> Result:
     """Over all entries, over one axis with the positions, or between two tensors."""
     from coset.symmetries.rules.elementwise import choose
@@ -82,7 +82,7 @@ def extremum(call: Call) -> Result:
     return ranked(call, value, call.axis("dim", len(value.axes)), None)
 
 
-@rule("argmax", "argmin")
+@rule(["argmax", "argmin"])
 def argmax(call: Call) -> Result:
     value = call.tensor("self")
     if not call.has("dim"):
@@ -93,7 +93,7 @@ def argmax(call: Call) -> Result:
     return out
 
 
-@rule("topk", "sort", "argsort", "kthvalue")
+@rule(["topk", "sort", "argsort", "kthvalue"])
 def topk(call: Call) -> Result:
     """Sorted values do not depend on the order of the units; their positions are indices of the units."""
     value = call.tensor("self")

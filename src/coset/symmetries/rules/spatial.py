@@ -1,4 +1,4 @@
-"""Ops on spatial positions: pooling and resampling. Channels pass, positions are fixed."""
+"""Ops on spatial positions: pooling, resampling, sliding windows. Channels pass, positions are fixed."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def resample(call: Call, x: Value, law: Law) -> Value:
     return call.tape.map(x, law, letters=[*letters, *source], out=[*letters, *target], fresh=fresh)
 
 
-@rule(*AVERAGING)
+@rule(AVERAGING)
 def averaging(call: Call) -> Result:
     return resample(call, call.number(call.values()[0]), LINEAR)
 
 
-@rule(*MAXIMA)
+@rule(MAXIMA)
 def maxima(call: Call) -> Result:
     out = resample(call, call.number(call.values()[0]), HOMOGENEOUS)
     return out if len(call.shapes) == 1 else [out, call.fresh(call.shapes[1], SPATIAL)]
 
 
-@rule("grid_sampler", "grid_sampler_2d")
+@rule(["grid_sampler", "grid_sampler_2d"])
 def grid_sampler(call: Call) -> Result:
     """Channels are sampled at the same places; places come from the grid."""
     x, grid = call.tensor("input"), call.tensor("grid")
@@ -55,3 +55,18 @@ def grid_sampler(call: Call) -> Result:
     source: list[Letter] = [("from", d) for d in range(len(x.axes) - 2)]
     flat = call.tape.map(grid, Law("pin", "pin"))
     return call.tape.multiply([(x, ["b", "c", *source]), (flat, ["b", *places, "xy"])], ["b", "c", *places])
+
+
+@rule("unfold")
+def unfold(call: Call) -> Result:
+    """(..., n, ...) -> (..., windows, ..., size): the windowed axis is fixed, the others pass."""
+    value = call.tensor("self")
+    axis = call.axis("dimension", len(value.axes))
+    call.tape.fix(value.axes[axis], "windows slide along it")
+    letters: list[Letter] = list(range(len(value.axes)))
+    out = [*letters[:axis], "window", *letters[axis + 1 :], "tap"]
+    fresh = {
+        "window": call.tape.fixed(call.shape[axis], "windows slide along it"),
+        "tap": call.tape.fixed(call.shape[-1], "windows slide along it"),
+    }
+    return call.tape.map(value, LINEAR, letters=letters, out=out, fresh=fresh)

@@ -1,4 +1,4 @@
-"""Which op breaks an inferred symmetry: run the graph op by op and see where permuting does not commute."""
+"""Which ops break an inferred symmetry: run the graph op by op and see which do not commute with permutations."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from torch.fx import Interpreter, Node
 from torch.utils import _pytree as pytree
 
 from coset.symmetries.group import COMPOSITES, Axis, Fixed, Units, layout
-from coset.symmetries.tape import Exploded, Value
+from coset.symmetries.tape import NodeValue, Slices, Value
 from coset.symmetries.terms import Term, find, leaves, parts
-from coset.symmetries.trace import Trace
-from coset.symmetries.unify import Found, Inference, op_name
+from coset.symmetries.trace import Trace, op_name
 
 TOLERANCE = 1e-3
 
 
-def guilty_ops(
+def inequivariant_ops(
     trace: Trace,
-    inference: Inference,
+    values: Mapping[Node, NodeValue],
     state: Mapping[str, Tensor],
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
@@ -29,10 +28,10 @@ def guilty_ops(
 ) -> list[str]:
     """Ops f with f(g x) != g f(x) for a random permutation g of all units, by their rules' own account."""
     inputs = trace.flat_inputs(state, args, kwargs)
-    checker = _Checker(trace, inference, most)
+    checker = _Checker(trace, values, most)
     with torch.no_grad():
         checker.run(*inputs)
-    return checker.guilty
+    return checker.ops
 
 
 def as_axis(term: Term) -> Axis:
@@ -45,43 +44,44 @@ def as_axis(term: Term) -> Axis:
 
 
 class _Checker(Interpreter):
-    def __init__(self, trace: Trace, inference: Inference, most: int) -> None:
+    def __init__(self, trace: Trace, values: Mapping[Node, NodeValue], most: int) -> None:
         super().__init__(trace.module)
-        self.found = inference.values
+        self.values = values
         self.most = most
-        self.guilty: list[str] = []
+        self.ops: list[str] = []
         self.generator = torch.Generator().manual_seed(0)
         self.permutations: dict[str, Tensor] = {}
 
     def run_node(self, node: Node) -> Any:
         result = super().run_node(node)
-        if node.op == "call_function" and len(self.guilty) < self.most and hasattr(node.target, "_schema"):
-            expected = self._move(self.found.get(node), result)
-            moved = pytree.tree_map(
-                lambda x: self._move(self.found.get(x), self.env[x]) if isinstance(x, Node) else x,
+        if node.op == "call_function" and len(self.ops) < self.most and hasattr(node.target, "_schema"):
+            expected = self._move(self.values.get(node), result)
+            args, kwargs = pytree.tree_map(
+                lambda x: self._move(self.values.get(x), self.env[x]) if isinstance(x, Node) else x,
                 (node.args, node.kwargs),
             )
-            actual = node.target(*moved[0], **moved[1])  # type: ignore[operator]
+            actual = node.target(*args, **kwargs)  # type: ignore[operator]
             if not _same(expected, actual):
                 stack = [str(path) for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
-                self.guilty.append(f"{op_name(node)} in {stack[-1] if stack else 'the model'}")
+                self.ops.append(f"{op_name(node)} in {stack[-1] if stack else 'the model'}")
         return result
 
-    def _move(self, found: Found, value: Any) -> Any:
-        if isinstance(found, list) and isinstance(value, list | tuple):
-            return type(value)(self._move(f, v) for f, v in zip(found, value, strict=False))
-        if isinstance(found, Exploded) and isinstance(value, Tensor):
-            pieces = torch.split(value, found.widths, found.axis)
-            moved = [self._move(part, piece) for part, piece in zip(found.parts, pieces, strict=True)]
-            return torch.cat(moved, found.axis)
-        if not isinstance(found, Value) or not isinstance(value, Tensor):
-            return value
-        for d, term in enumerate(found.axes):
-            value = value.index_select(d, self._index(term))
-        if found.content is not None and leaves(found.content) and value.dtype == torch.int64:
+    def _move(self, value: NodeValue, x: Any) -> Any:
+        """The image of what a node computed, by its axes."""
+        if isinstance(value, list) and isinstance(x, list | tuple):
+            return type(x)(self._move(part, item) for part, item in zip(value, x, strict=False))
+        if isinstance(value, Slices) and isinstance(x, Tensor):
+            pieces = torch.split(x, value.widths, value.axis)
+            images = [self._move(part, piece) for part, piece in zip(value.parts, pieces, strict=True)]
+            return torch.cat(images, value.axis)
+        if not isinstance(value, Value) or not isinstance(x, Tensor):
+            return x
+        for d, term in enumerate(value.axes):
+            x = x.index_select(d, self._index(term))
+        if value.content is not None and leaves(value.content) and x.dtype == torch.int64:
             # Entries are positions: unit p[i] of the argument is unit i of the image.
-            value = self._index(found.content).argsort()[value]
-        return value
+            x = self._index(value.content).argsort()[x]
+        return x
 
     def _index(self, term: Term) -> Tensor:
         flat = layout(as_axis(term))

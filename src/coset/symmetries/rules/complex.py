@@ -1,23 +1,8 @@
-"""Sliding windows and pairs of numbers: views that add or remove an axis of fixed order."""
+"""Complex numbers: pairs of real ones, on an axis of fixed order."""
 
 from __future__ import annotations
 
 from coset.symmetries.tape import LINEAR, NONLINEAR, Call, Letter, Result, rule
-
-
-@rule("unfold")
-def unfold(call: Call) -> Result:
-    """(..., n, ...) -> (..., windows, ..., size): the windowed axis is fixed, the others pass."""
-    value = call.tensor("self")
-    axis = call.axis("dimension", len(value.axes))
-    call.tape.fix(value.axes[axis], "windows slide along it")
-    letters: list[Letter] = list(range(len(value.axes)))
-    out = [*letters[:axis], "window", *letters[axis + 1 :], "tap"]
-    fresh = {
-        "window": call.tape.fixed(call.shape[axis], "windows slide along it"),
-        "tap": call.tape.fixed(call.shape[-1], "windows slide along it"),
-    }
-    return call.tape.map(value, LINEAR, letters=letters, out=out, fresh=fresh)
 
 
 @rule("view_as_complex")
@@ -36,7 +21,7 @@ def view_as_real(call: Call) -> Result:
     return call.tape.map(value, LINEAR, letters=letters, out=[*letters, "part"], fresh=fresh)
 
 
-@rule("polar", "complex")
+@rule(["polar", "complex"])
 def polar(call: Call) -> Result:
     """A complex tensor from two real ones."""
     flat = [call.tape.map(call.number(value), NONLINEAR) for value in call.values()]

@@ -1,4 +1,4 @@
-"""Symmetries as JSON: what inference writes is what a person can write by hand.
+"""Symmetries as JSON, which inference writes and a person can write by hand, and elements in files.
 
     {"groups": {"hidden": 512, "heads": 4, "inner": {"size": 16, "over": ["heads"]}},
      "tensors": {"0.weight": ["hidden", 784], "0.bias": ["hidden"], "1.weight": [10, "hidden"],
@@ -12,18 +12,25 @@ first), or ``{"concat": [...]}`` or ``{"interleave": [...]}``.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from coset.core.errors import SymmetryError
+from torch import Tensor
+
+from coset.core.checkpoint import open_state, save_state
+from coset.core.errors import StateError, SymmetryError
 from coset.symmetries.group import (
     Axis,
     Concat,
+    Element,
     Fixed,
+    FixedAxis,
     IndexSet,
     Interleave,
     Product,
@@ -33,6 +40,39 @@ from coset.symmetries.group import (
     layout,
     names,
 )
+from coset.symmetries.symmetry import Symmetry
+
+METADATA = "coset.symmetry"  # under this name the file of an element says to which symmetry it belongs
+PERMUTATION, SCALE = "permutation/", "scale/"
+
+
+def symmetry_to_json(sym: Symmetry) -> str:
+    """The symmetry as `symmetry_from_json` reads it, without the groups that no tensor has."""
+    used = {name for axes in sym.axes.values() for axis in axes for name in names(axis)}
+    raw = {
+        "groups": {name: set_to_json(one) for name, one in sym.sets.items() if name in used},
+        "tensors": {name: [axis_to_json(axis) for axis in axes] for name, axes in sym.axes.items()},
+        "scalings": {scaling.name: scaling_to_json(scaling) for scaling in sym.scalings},
+        "fixed": [[f.tensor, f.axis, f.size, f.op, f.reason] for f in sym.fixed],
+        "buffers": [name for name in sym.axes if name in sym.buffers],
+        "tied": dict(sym.tied),
+    }
+    return json.dumps(raw, indent=1)
+
+
+def symmetry_from_json(text: str) -> Symmetry:
+    """Read a symmetry that inference or a person wrote."""
+    raw = parse(text)
+    sets = sets_from_json(raw["groups"])
+    axes: dict[str, tuple[Axis, ...]] = {}
+    for tensor, entries in raw["tensors"].items():
+        where = f"tensor {tensor!r}"
+        axes[tensor] = tuple(axis_from_json(entry, sets, f"{where} axis {d}") for d, entry in enumerate(entries))
+        check_bases(where, axes[tensor], sets)
+    scalings = tuple(scaling_from_json(n, r, sets, axes) for n, r in raw.get("scalings", {}).items())
+    fixed = tuple(FixedAxis(*entry) for entry in raw.get("fixed", ()))
+    buffers, tied = frozenset(raw.get("buffers", ())), raw.get("tied", {})
+    return Symmetry(sets, axes, scalings, fixed, buffers=buffers, tied=tied)
 
 
 def axis_to_json(axis: Axis) -> Any:
@@ -177,24 +217,24 @@ def sets_from_json(raw: Any) -> dict[str, IndexSet]:
         if not isinstance(over, list):
             raise SymmetryError(f"group {name!r} lies over {over!r}; 'over' is a list of groups")
         sets[name] = IndexSet(name, size, tuple(over), bool(form.get("movable", True)))
-    for known in sets.values():
-        if len(set(known.over)) < len(known.over):
-            raise SymmetryError(f"group {known.name!r} lies over a group twice: {', '.join(known.over)}")
-        for base in known.over:
+    for name, over in ((one.name, one.over) for one in sets.values()):
+        if len(set(over)) < len(over):
+            raise SymmetryError(f"group {name!r} lies over a group twice: {', '.join(over)}")
+        for base in over:
             if base not in sets:
-                raise SymmetryError(f"group {known.name!r} lies over {base!r}, which is not declared")
-            if set(sets[base].over) - set(known.over) or known.name in sets[base].over:
-                raise SymmetryError(f"group {known.name!r} must also lie over the bases of {base!r}")
+                raise SymmetryError(f"group {name!r} lies over {base!r}, which is not declared")
+            if set(sets[base].over) - set(over) or name in sets[base].over:
+                raise SymmetryError(f"group {name!r} must also lie over the bases of {base!r}")
     return sets
 
 
-def set_to_json(known: IndexSet) -> Any:
-    if not known.over and known.movable:
-        return known.size
-    out: dict[str, Any] = {"size": known.size}
-    if known.over:
-        out["over"] = list(known.over)
-    if not known.movable:
+def set_to_json(one: IndexSet) -> Any:
+    if not one.over and one.movable:
+        return one.size
+    out: dict[str, Any] = {"size": one.size}
+    if one.over:
+        out["over"] = list(one.over)
+    if not one.movable:
         out["movable"] = False
     return out
 
@@ -223,3 +263,86 @@ def parse(text: str) -> dict[str, Any]:
     if not isinstance(tied, dict) or not all(isinstance(name, str) for name in tied.values()):
         raise SymmetryError("'tied' must map second names of tensors to their first")
     return raw
+
+
+def save_element(path: str | Path, sym: Symmetry, element: Element) -> None:
+    """Write a `.safetensors` file with the permutations, the factors, and the symmetry as metadata, atomically."""
+    tensors = {PERMUTATION + name: p for name, p in element.permutations.items()}
+    tensors |= {SCALE + name: c for name, c in element.scales.items()}
+    save_state(tensors, path, {METADATA: sym.to_json()})
+
+
+def load_element(path: str | Path) -> tuple[Symmetry, Element]:
+    """Read what `save_element` wrote; permutations that are none are refused."""
+    stored = open_state(path)
+    if METADATA not in stored.metadata:
+        raise StateError(f"{path} holds no element of a symmetry; `coset align` writes one beside its result.")
+    sym = Symmetry.from_json(stored.metadata[METADATA])
+    permutations: dict[str, Tensor] = {}
+    scales: dict[str, Tensor] = {}
+    factors = {scaling.name: scaling for scaling in sym.scalings}
+    for key in stored:
+        kind, _, name = key.partition("/")
+        x = stored[key]
+        if kind == "permutation" and name in sym.sets:
+            size = sym.sets[name].size
+            shape = (sym.copies(name), size) if sym.sets[name].over else (size,)
+            if x.shape != shape or not bool((x.sort(-1).values == x.new_tensor(range(size))).all()):
+                raise StateError(f"'{key}' in {path} is not a permutation of {size} units.")
+            permutations[name] = x.long()
+        elif kind == "scale" and name in factors:
+            scales[name] = _factors(key, x, factors[name], path)
+        else:
+            raise StateError(f"'{key}' in {path} belongs to no group or scaling of its symmetry.")
+    return sym, sym.element(permutations, scales)
+
+
+def _factors(key: str, x: Tensor, scaling: Scaling, path: str | Path) -> Tensor:
+    shape = (scaling.copies, scaling.size) if scaling.over else (scaling.size,)
+    if x.shape != shape:
+        raise StateError(f"'{key}' in {path} has shape {tuple(x.shape)} where {shape} is expected.")
+    good = x.abs() == 1 if scaling.kind == "sign" else x.isfinite() & (x > 0)
+    if not bool(good.all()):
+        rule = "1 or -1" if scaling.kind == "sign" else "positive and finite"
+        raise StateError(f"'{key}' in {path} has factors that are not {rule}.")
+    return x
+
+
+def summary(sym: Symmetry) -> dict[str, Any]:
+    """The record that `coset inspect --json` prints; `symmetry` in it is what `Symmetry.from_json` reads."""
+    verification = None
+    if sym.verification is not None:
+        verification = {"note": sym.verification.note} | dataclasses.asdict(sym.verification)
+    record = {
+        "log10_order": sym.log_order / math.log(10),
+        "tensors": {"all": len(sym.axes), "moved": len(moved_tensors(sym)), "scalars": len(scalar_tensors(sym))},
+        "groups": [dataclasses.asdict(group) for group in sym.groups],
+        "scalings": [dataclasses.asdict(scaling) for scaling in sym.scalings],
+        "fixed": [dataclasses.asdict(fixed) for fixed in sym.fixed],
+        "verification": verification,
+        "seconds": dict(sym.seconds),
+    }
+    return {**_strict(record), "symmetry": json.loads(sym.to_json())}
+
+
+def moved_tensors(sym: Symmetry) -> list[str]:
+    """The tensors that some group moves."""
+    return [
+        tensor
+        for tensor, axes in sym.axes.items()
+        if any(sym.sets[name].movable for axis in axes for name in names(axis))
+    ]
+
+
+def scalar_tensors(sym: Symmetry) -> list[str]:
+    """The tensors of at most one entry, which have nothing to move."""
+    return [tensor for tensor, axes in sym.axes.items() if all(axis.size <= 1 for axis in axes)]
+
+
+def _strict(value: Any) -> Any:
+    """JSON has no infinity: a deviation that could not be measured is null."""
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from coset.symmetries.tape import (
     Call,
-    Exploded,
     Letter,
     Lookup,
     NoRuleError,
     Result,
     Segment,
+    Slices,
     Value,
     operand,
     rule,
@@ -21,12 +21,12 @@ from coset.symmetries.tape import (
 )
 from coset.symmetries.terms import Term, concat, find, is_frozen, section, units
 
-LARGEST_EXPLOSION = 64
+MOST_SLICES = 64
 
 
-@rule("cat", "concat", "concatenate")
+@rule(["cat", "concat", "concatenate"])
 def cat(call: Call) -> Result:
-    values = [call.implode(item) for item in call.arguments["tensors"]]
+    values = [call.as_value(item) for item in call.arguments["tensors"]]
     values = [value for value in values if value.shape != (0,)]
     return cat_along(call, values, call.axis("dim", len(call.shape), 0))
 
@@ -39,7 +39,7 @@ def cat_along(call: Call, values: Sequence[Value], axis: int) -> Value:
 def take_apart(call: Call, value: Value, axis: int, bounds: Sequence[tuple[int, int]]) -> list[Value]:
     """The slices [start, stop) of ``axis``; units are cut into blocks at the bounds."""
     term = value.axes[axis]
-    want_apart(call, term, [p for pair in bounds for p in pair])
+    request_slices(call, term, [p for pair in bounds for p in pair])
     size = term.size
     points = [p for pair in bounds for p in pair]
     if not call.tape.unifier.cut(term, points):
@@ -60,7 +60,7 @@ def take_apart(call: Call, value: Value, axis: int, bounds: Sequence[tuple[int, 
     return results
 
 
-@rule("split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "split_copy", "unsafe_chunk")
+@rule(["split", "split_with_sizes", "chunk", "tensor_split", "unsafe_split", "split_copy", "unsafe_chunk"])
 def split(call: Call) -> Result:
     value = call.raw("self")
     axis = call.axis("dim", len(value.shape), 0)
@@ -68,14 +68,14 @@ def split(call: Call) -> Result:
     return pieces(call, value, axis, [(sum(sizes[:k]), sum(sizes[: k + 1])) for k in range(len(sizes))])
 
 
-def pieces(call: Call, value: Value | Exploded, axis: int, bounds: Sequence[tuple[int, int]]) -> list[Value | Exploded]:
+def pieces(call: Call, value: Value | Slices, axis: int, bounds: Sequence[tuple[int, int]]) -> list[Value | Slices]:
     """Slices along an axis, also of a tensor in blocks."""
     if isinstance(value, Value):
         return list(take_apart(call, value, axis, bounds))
     if axis != value.axis:
         rows = [take_apart(call, part, axis, bounds) for part in value.parts]
-        return [Exploded(value.axis, tuple(row[k] for row in rows)) for k in range(len(bounds))]
-    out: list[Value | Exploded] = []
+        return [Slices(value.axis, tuple(row[k] for row in rows)) for k in range(len(bounds))]
+    out: list[Value | Slices] = []
     for start, stop in bounds:
         inside: list[Value] = []
         offset = 0
@@ -86,11 +86,11 @@ def pieces(call: Call, value: Value | Exploded, axis: int, bounds: Sequence[tupl
             offset += width
         if not inside:
             raise NoRuleError("empty slice")
-        out.append(inside[0] if len(inside) == 1 else Exploded(axis, tuple(inside)))
+        out.append(inside[0] if len(inside) == 1 else Slices(axis, tuple(inside)))
     return out
 
 
-@rule("slice", "narrow", "slice_copy")
+@rule(["slice", "narrow", "slice_copy"])
 def slice_(call: Call) -> Result:
     value = call.raw("self")
     axis = call.axis("dim", len(value.shape), 0)
@@ -142,7 +142,7 @@ def drop(call: Call, value: Value, axis: int, index: int) -> Value:
     return result
 
 
-@rule("select", "select_copy")
+@rule(["select", "select_copy"])
 def select(call: Call) -> Result:
     value = call.raw("self")
     axis = call.axis("dim", len(value.shape))
@@ -152,33 +152,33 @@ def select(call: Call) -> Result:
     return position(call, value, axis, index % value.shape[axis])
 
 
-@rule("unbind", "unbind_copy")
+@rule(["unbind", "unbind_copy"])
 def unbind(call: Call) -> Result:
     value = call.raw("self")
     axis = call.axis("dim", len(value.shape), 0)
     return [position(call, value, axis, k) for k in range(len(call.shapes))]
 
 
-def position(call: Call, value: Value | Exploded, axis: int, index: int) -> Value | Exploded:
+def position(call: Call, value: Value | Slices, axis: int, index: int) -> Value | Slices:
     """One position of an axis, which is dropped and otherwise fixed."""
-    if isinstance(value, Exploded):
+    if isinstance(value, Slices):
         if axis == value.axis:
-            found = pieces(call, value, axis, [(index, index + 1)])[0]
-            return drop(call, call.implode(found), axis, 0)
-        parts = tuple(call.implode(position(call, part, axis, index)) for part in value.parts)
-        return Exploded(value.axis - (axis < value.axis), parts)
+            piece = pieces(call, value, axis, [(index, index + 1)])[0]
+            return drop(call, call.as_value(piece), axis, 0)
+        parts = tuple(call.as_value(position(call, part, axis, index)) for part in value.parts)
+        return Slices(value.axis - (axis < value.axis), parts)
     size = value.shape[axis]
-    want_apart(call, value.axes[axis], range(size) if size <= LARGEST_EXPLOSION else ())
+    request_slices(call, value.axes[axis], range(size) if size <= MOST_SLICES else ())
     call.tape.fix(value.axes[axis], "a single position is selected")
     return drop(call, value, axis, index)
 
 
-def want_apart(call: Call, term: Term, points: Sequence[int]) -> None:
-    """Parts of an axis go separate ways: if it was split off another one, better to explode it there."""
+def request_slices(call: Call, term: Term, points: Sequence[int]) -> None:
+    """Parts of an axis go separate ways: if it was split off another one, better to cut it into slices there."""
     term = find(term)
     inside = tuple(sorted({p for p in points if 0 < p < term.size}))
     if inside and not is_frozen(term):
-        call.tape.unifier.wanted |= {replace(origin, points=inside) for origin in term.origins}
+        call.tape.unifier.splits |= {replace(origin, points=inside) for origin in term.origins}
 
 
 @rule("stack")
@@ -186,13 +186,13 @@ def stack(call: Call) -> Result:
     axis = call.axis("dim", len(call.shape), 0)
     parts = []
     for item in call.arguments["tensors"]:
-        value = call.implode(item)
+        value = call.as_value(item)
         axes = [[term] for term in value.axes]
         parts.append(call.regroup(value, [*axes[:axis], [], *axes[axis:]], value.content))
-    return Exploded(axis, tuple(parts))
+    return Slices(axis, tuple(parts))
 
 
-@rule("flip", "roll", "fliplr", "flipud")
+@rule(["flip", "roll", "fliplr", "flipud"])
 def flip(call: Call) -> Result:
     value = call.whole("self")
     for axis in call.axes("dims", len(value.axes)):
@@ -200,7 +200,7 @@ def flip(call: Call) -> Result:
     return value
 
 
-@rule("constant_pad_nd", "pad")
+@rule(["constant_pad_nd", "pad"])
 def pad(call: Call) -> Result:
     """Constants before and after: blocks of interchangeable positions; negative pads cut."""
     value = call.tensor("self")
@@ -220,12 +220,12 @@ def pad(call: Call) -> Result:
         rest = [(*value.axes[:axis], units(n), *value.axes[axis + 1 :]) for n in (max(before, 0), max(after, 0))]
         make = call.tape.zero if not call.get("value", 0) else lambda axes: Value(tuple(axes))
         row = [make(axes) for axes in rest]
-        pieces = [row[0]] * (before > 0) + [value] + [row[1]] * (after > 0)
-        value = cat_along(call, pieces, axis) if len(pieces) > 1 else value
+        parts = [row[0]] * (before > 0) + [value] + [row[1]] * (after > 0)
+        value = cat_along(call, parts, axis) if len(parts) > 1 else value
     return value
 
 
-@rule("slice_scatter", "select_scatter")
+@rule(["slice_scatter", "select_scatter"])
 def scatter_slice(call: Call) -> Result:
     """A slice is overwritten: both tensors on one scale, and the axis is cut at the slice."""
     value, source = call.tensor("self"), call.tensor("src")
@@ -240,6 +240,5 @@ def scatter_slice(call: Call) -> Result:
         raise NoRuleError("strided overwrite")
     start, end = (min(p + size if p < 0 else p, size) for p in (start, end))
     bounds = [(s, e) for s, e in ((0, start), (start, end), (end, size)) if e > s]
-    kept = take_apart(call, value, axis, bounds)
-    pieces = [source if bound == (start, end) else piece for bound, piece in zip(bounds, kept, strict=True)]
-    return cat_along(call, pieces, axis)
+    parts = zip(bounds, take_apart(call, value, axis, bounds), strict=True)
+    return cat_along(call, [source if bound == (start, end) else part for bound, part in parts], axis)
