@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import coset
 from coset import ModelError, Symmetry
+from coset.alignment.activation_sites import SiteKind
 from coset.alignment.activations import constrained, cross_statistics
 from coset.alignment.objective import moved_scores
-from coset.alignment.sites import SiteKind
 from coset.assignment import solve
 from coset.core import state as states
 from coset.data import Split

@@ -10,8 +10,8 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from coset.alignment.activation_sites import Site, SiteKind, places, same_pass, sites, units_on, watch
 from coset.alignment.method import AlignmentTask, Cost
-from coset.alignment.sites import Site, SiteKind, places, same_pass, sites, units_on, watch
 from coset.assignment import solve
 from coset.core import state as states
 from coset.core.errors import CosetError, DataError

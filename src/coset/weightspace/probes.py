@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from coset.alignment.sites import Site, SiteKind, places, same_pass, sites, units_on, watch
+from coset.alignment.activation_sites import Site, SiteKind, places, same_pass, sites, units_on, watch
 from coset.core import state as states
 from coset.core.functional import evaluation_mode
 from coset.core.state import State

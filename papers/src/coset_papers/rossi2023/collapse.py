@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from torch import Tensor, nn
 
 from coset import Solution, geodesic
-from coset.alignment.sites import SiteKind, watch
+from coset.alignment.activation_sites import SiteKind, watch
 from coset.core.functional import evaluation_mode
 from coset.core.state import unstack
 from coset_papers.catalogue import exhibit

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 import coset
 from coset import ModelError, Symmetry
+from coset.alignment.activation_sites import Site, places, sites, sources, units_on, watch
 from coset.alignment.objective import moved_scores
-from coset.alignment.sites import Site, places, sites, sources, units_on, watch
 from coset.core import state as states
 from coset.zoo import build, example_input
 
