@@ -143,6 +143,11 @@ CASES = {
     "no parts": (lambda: Population.concat([]), "at least one part"),
     "other names": (lambda: Population.concat([make(), make(tied=True)]), "Unknown 'again' in part 1"),
     "other starts": (lambda: Population.concat([make(), make(starts=False)]), "starts are known"),
+    "a number": (lambda: Population.of(5), "A int is no population: give one"),
+    "word": (
+        lambda: coset.scores("nets", zoo.build("mlp:4-3-2"), (torch.ones(1, 4), torch.zeros(1))),
+        "A str is no population",
+    ),
     "no solutions": (lambda: Population.of([]), "at least one solution"),
     "gaussian": (lambda: Population.of([coset.Gaussian({"w": torch.zeros(2)}, {})]), "Solution 0 is a Gaussian"),
     "name": (lambda: make().save("population.pt"), "must end in .safetensors"),

@@ -88,7 +88,3 @@ def on_epoch(call: Callable[[Epoch], object]) -> Progress:
             call(event.epoch)
 
     return progress
-
-
-Counted = Callable[[int, int], None]
-"""Told how much is done, of how much: steps, or networks."""

@@ -106,7 +106,7 @@ class Flow(Shown):
         *,
         model: nn.Module | None = None,
         data: Data | None = None,
-        more: Sequence[tuple[Symmetry, Population]] = (),
+        more: Sequence[tuple[Symmetry, PopulationLike]] = (),
         seed: int = 0,
         device: str | torch.device | None = None,
         out: str | Path | None = None,
@@ -143,7 +143,7 @@ class Flow(Shown):
         """
         method = method or Matching()
         check_run(1, checkpoint_seconds, seed)
-        populations = [(self.sym, Population.of(population)), *more]
+        populations = [(own, Population.of(networks)) for own, networks in ((self.sym, population), *more)]
         where = resolve(device, populations[0][1].states)
         problem = FlowProblem.of(self.plan, populations, method, (model, data), where, seed)
         learn(problem, method, seed, out, progress, checkpoint_seconds)

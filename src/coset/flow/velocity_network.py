@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -145,12 +145,6 @@ def _with(graph: NeuralGraph, values: list[Tensor]) -> NeuralGraph:
 
 Prediction = Literal["velocity", "endpoint"]
 LATEST = 0.97  # the time after which an end point says little about the velocity, and its error would be large
-
-
-class GraphMap(Protocol):
-    """What `coset.weightspace` calls a network on graphs."""
-
-    def __call__(self, graph: NeuralGraph, time: Tensor, condition: Tensor | None = None) -> NeuralGraph: ...
 
 
 class VelocityNetwork(nn.Module):

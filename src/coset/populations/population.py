@@ -227,7 +227,15 @@ class Population(Shown):
             return networks
         if isinstance(networks, Mapping):
             return Population(dict(networks))
-        things = [networks] if isinstance(networks, Solution | nn.Module) else list(networks)
+        if isinstance(networks, Solution | nn.Module):
+            things: list[State | nn.Module | Solution] = [networks]
+        elif isinstance(networks, Sequence) and not isinstance(networks, str):
+            things = list(networks)
+        else:
+            raise StateError(
+                f"A {type(networks).__name__} is no population: give one, tensors [n, ...] by name, or a list of "
+                "states, modules or solutions."
+            )
         if not things:
             raise StateError("A population needs at least one solution.")
         parts = []
