@@ -17,7 +17,7 @@ def surface() -> dict[str, tuple[str, str | None]]:
     homes: dict[str, tuple[str, str | None]] = {}
     for node in stub.body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
-            is_package = node.module in ("coset", "coset.core")  # of rooms, or of modules of the core
+            is_package = node.module in ("coset", "coset.core", "coset.symmetries")  # of rooms, or of modules
             for alias in node.names:
                 homes[alias.name] = (f"{node.module}.{alias.name}", None) if is_package else (node.module, alias.name)
     return homes

@@ -18,9 +18,9 @@ from coset.core import state as states
 from coset.core.errors import SymmetryError
 from coset.symmetries.equivariance import inequivariant_ops
 from coset.symmetries.fibres import Bases, fibres
-from coset.symmetries.group import COMPOSITES, Axis, Fixed, FixedAxis, IndexSet, Units
+from coset.symmetries.group import COMPOSITES, Axis, Concat, Fixed, FixedAxis, IndexSet, Interleave, Product, Units
 from coset.symmetries.scaling import Factor, find_scalings, independent
-from coset.symmetries.symmetry import Symmetry, simplify
+from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.tape import NONLINEAR, RULES, Call, NodeValue, NoRuleError, Slices, Tape, Value
 from coset.symmetries.terms import Cause, Origin, Term, Unifier, find, fixed, freeze, leaves, parts, units
 from coset.symmetries.trace import Args, Trace, op_name, positional, shape_of, trace
@@ -316,7 +316,7 @@ def build(inference: Inference, aliases: Mapping[str, str]) -> Symmetry:
     factors = independent(spanning, inference.parameters, bases)
     unit_names = _names(inference, bases, factors)
     values = {name: inference.parameters[first] for name, first in aliases.items() if first in inference.parameters}
-    axes = {name: tuple(simplify(_axis(term, unit_names)) for term in value.axes) for name, value in values.items()}
+    axes = {name: tuple(_simplify(_axis(term, unit_names)) for term in value.axes) for name, value in values.items()}
     sets = {
         name: IndexSet(name, leaf.size, tuple(unit_names[base] for base in bases.get(leaf, ())), not leaf.frozen)
         for leaf, name in unit_names.items()
@@ -372,3 +372,22 @@ def _axis(term: Term, names: Mapping[Term, str]) -> Axis:
     if len(inner) == 1:
         return inner[0]
     return COMPOSITES[term.kind](inner)
+
+
+def _simplify(axis: Axis) -> Axis:
+    """Join neighbouring fixed factors and blocks, which say nothing apart."""
+    if isinstance(axis, Units) or not isinstance(axis, Product | Concat | Interleave):
+        return axis
+    parts = [_simplify(part) for part in axis.parts]
+    if all(isinstance(part, Fixed) for part in parts):
+        return Fixed(axis.size)
+    if isinstance(axis, Interleave):
+        return Interleave(tuple(parts))
+    merged: list[Axis] = []
+    for part in parts:
+        if merged and isinstance(part, Fixed) and isinstance(merged[-1], Fixed):
+            size = merged[-1].size * part.size if isinstance(axis, Product) else merged[-1].size + part.size
+            merged[-1] = Fixed(size)
+        else:
+            merged.append(part)
+    return type(axis)(tuple(merged))

@@ -16,18 +16,13 @@ from coset.core.show import Shown, Table
 from coset.core.state import State, as_state
 from coset.symmetries.group import (
     Axis,
-    Concat,
     Element,
-    Fixed,
     FixedAxis,
     Group,
     IndexSet,
-    Interleave,
     Layout,
-    Product,
     ScaledAxis,
     Scaling,
-    Units,
     layout,
     names,
 )
@@ -493,22 +488,3 @@ class Symmetry(Shown):
         from coset.symmetries.serialization import symmetry_from_json
 
         return symmetry_from_json(text)
-
-
-def simplify(axis: Axis) -> Axis:
-    """Join neighbouring fixed factors and blocks, which say nothing apart."""
-    if isinstance(axis, Units) or not isinstance(axis, Product | Concat | Interleave):
-        return axis
-    parts = [simplify(part) for part in axis.parts]
-    if all(isinstance(part, Fixed) for part in parts):
-        return Fixed(axis.size)
-    if isinstance(axis, Interleave):
-        return Interleave(tuple(parts))
-    merged: list[Axis] = []
-    for part in parts:
-        if merged and isinstance(part, Fixed) and isinstance(merged[-1], Fixed):
-            size = merged[-1].size * part.size if isinstance(axis, Product) else merged[-1].size + part.size
-            merged[-1] = Fixed(size)
-        else:
-            merged.append(part)
-    return type(axis)(tuple(merged))
