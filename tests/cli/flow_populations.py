@@ -23,17 +23,17 @@ def write(folder: Path, name: str, count: int = 6, seed: int = 0, spec: str = NE
     """Random networks with starts and a label, in a file that says of which model they are."""
     generator = torch.Generator().manual_seed(seed)
     like = states.of(zoo.build(spec))
-    made = [{key: torch.randn(count, *x.shape, generator=generator) for key, x in like.items()} for _ in range(2)]
+    tensors = [{key: torch.randn(count, *x.shape, generator=generator) for key, x in like.items()} for _ in range(2)]
     labels = {"loss": torch.rand(count, generator=generator)}
-    found = coset.Population(*made, labels, {"model": spec, "arguments": None, "inputs": []})
-    found.save(folder / f"{name}.safetensors")
-    return found
+    population = coset.Population(*tensors, labels, {"model": spec, "arguments": None, "inputs": []})
+    population.save(folder / f"{name}.safetensors")
+    return population
 
 
 def report(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, result.stderr
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    record: dict[str, Any] = json.loads(result.stdout)
+    return record
 
 
 def complaint(result: Result) -> str:

@@ -28,19 +28,19 @@ State = dict[str, Tensor]
 @pytest.fixture
 def pair(folder: Path) -> tuple[State, State]:
     """a.safetensors and b.safetensors, random networks."""
-    made = []
+    states_of_both = []
     for seed, name in enumerate("ab"):
         state = generic(states.of(zoo.build(SPEC)), torch.Generator().manual_seed(seed))
         save_state(state, folder / f"{name}.safetensors")
-        made.append(state)
-    return made[0], made[1]
+        states_of_both.append(state)
+    return states_of_both[0], states_of_both[1]
 
 
 def output(state: State) -> Tensor:
     model = zoo.build(SPEC)
     with torch.no_grad():
-        found: Tensor = states.call(model, state, (torch.randn(5, 64, generator=torch.Generator().manual_seed(0)),))
-    return found
+        result: Tensor = states.call(model, state, (torch.randn(5, 64, generator=torch.Generator().manual_seed(0)),))
+    return result
 
 
 def align(run: Run, *more: object) -> Result:
@@ -51,9 +51,9 @@ def test_align_writes_the_same_function_nearer_to_the_first(run: Run, folder: Pa
     result = align(run)
     assert result.exit_code == 0, result.stderr
     assert "same function" in result.stdout
-    moved = load_state(folder / "out.safetensors")
-    torch.testing.assert_close(output(moved), output(pair[1]), rtol=1e-4, atol=1e-4)
-    before, after = (states.norm(states.sub(pair[0], state)) for state in (pair[1], moved))
+    aligned = load_state(folder / "out.safetensors")
+    torch.testing.assert_close(output(aligned), output(pair[1]), rtol=1e-4, atol=1e-4)
+    before, after = (states.norm(states.sub(pair[0], state)) for state in (pair[1], aligned))
     assert after < before
 
 
@@ -62,8 +62,8 @@ def test_align_json(run: Run, folder: Path, pair: tuple[State, State]) -> None:
     assert report["output_change"] < 1e-9
     assert report["objective"] == pytest.approx(max(report["objectives"]))
     assert len(report["objectives"]) == 3
-    moved = load_state(folder / "out.safetensors")
-    assert report["distance_after"] == pytest.approx(float(states.norm(states.sub(pair[0], moved))), rel=1e-4)
+    aligned = load_state(folder / "out.safetensors")
+    assert report["distance_after"] == pytest.approx(float(states.norm(states.sub(pair[0], aligned))), rel=1e-4)
 
 
 def test_apply_replays_and_undoes(run: Run, folder: Path, pair: tuple[State, State]) -> None:

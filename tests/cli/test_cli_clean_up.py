@@ -32,10 +32,10 @@ def full(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """A disk without room for files of this name."""
     write = population_file.write_stream
 
-    def fails(path: str | Path, *given: Any) -> None:
+    def fails(path: str | Path, *options: Any) -> None:
         if Path(path).name == name:
             raise OSError(errno.ENOSPC, "No space left on device")
-        write(path, *given)
+        write(path, *options)
 
     monkeypatch.setattr(population_file, "write_stream", fails)
 

@@ -65,5 +65,5 @@ def test_the_path_ends_with_the_folder_of_own_models(run: Run, folder: Path) -> 
 
 def test_processes_of_benches(folder: Path) -> None:
     shadow(folder, *SHADOWS)
-    found, _ = process.call("builtins:dict", {"a": 1}, 60)
-    assert found == {"a": 1} and not (folder / "ran").exists()
+    result, _ = process.call("builtins:dict", {"a": 1}, 60)
+    assert result == {"a": 1} and not (folder / "ran").exists()

@@ -29,7 +29,7 @@ Run = Callable[..., Result]
 NET = "mlp:64-8-10"
 DIGITS = ("--model", NET, "--data", "digits")
 ENDS = ("a.safetensors", "b.safetensors")
-CURVE = "found/curve.safetensors"
+CURVE = "search/curve.safetensors"
 NORM = """
 from torch import nn
 def make():
@@ -51,29 +51,29 @@ class Tied(nn.Module):
 
 @pytest.fixture(scope="module")
 def trained() -> list[dict[str, Tensor]]:
-    found = coset.fit(zoo.build(NET), data.load("digits").train, coset.MAP(epochs=6, rate=0.01), replicas=2)
-    return [q.mean for q in found]
+    solutions = coset.fit(zoo.build(NET), data.load("digits").train, coset.MAP(epochs=6, rate=0.01), replicas=2)
+    return [q.mean for q in solutions]
 
 
 @pytest.fixture
 def pair(folder: Path, trained: list[dict[str, Tensor]]) -> list[coset.Dirac]:
     """a.safetensors and b.safetensors in the current folder."""
-    found = [coset.Dirac(state) for state in trained]
-    for q, name in zip(found, ENDS, strict=True):
+    solutions = [coset.Dirac(state) for state in trained]
+    for q, name in zip(solutions, ENDS, strict=True):
         q.save(folder / name)
-    return found
+    return solutions
 
 
 @pytest.fixture
 def curve(folder: Path, pair: list[coset.Dirac]) -> coset.Bezier:
     """A curve in a file of the current folder."""
-    (folder / "found").mkdir()
-    made = coset.Bezier(pair[0], pair[0], pair[1])
-    made.save(folder / CURVE)
-    return made
+    (folder / "search").mkdir()
+    result = coset.Bezier(pair[0], pair[0], pair[1])
+    result.save(folder / CURVE)
+    return result
 
 
-def find(run: Run, *more: object, net: tuple[str, ...] = DIGITS, out: str = "found") -> Result:
+def find(run: Run, *more: object, net: tuple[str, ...] = DIGITS, out: str = "search") -> Result:
     return run("curve", *ENDS, *net, "-o", out, *more)
 
 
@@ -84,8 +84,8 @@ def stopped(*args: object) -> None:
 def report(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    record: dict[str, Any] = json.loads(result.stdout)
+    return record
 
 
 def refuses(result: Result, *parts: str) -> None:
@@ -96,50 +96,50 @@ def refuses(result: Result, *parts: str) -> None:
     assert result.exit_code == 2 and result.stdout == ""
 
 
-def same(found: coset.paths.Curve, wanted: coset.paths.Curve) -> bool:
-    pairs = list(zip(found.points, wanted.points, strict=True))
+def same(curve: coset.paths.Curve, expected: coset.paths.Curve) -> bool:
+    pairs = list(zip(curve.points, expected.points, strict=True))
     return all(torch.equal(p.mean[name], q.mean[name]) for p, q in pairs for name in q.mean)
 
 
-def numbers(found: dict[str, Any], wanted: coset.paths.Barrier) -> None:
+def numbers(record: dict[str, Any], expected: coset.paths.Barrier) -> None:
     """The report of a path has the numbers of the library."""
-    accuracy = wanted.accuracy or ()
-    assert found["loss"] == list(wanted.loss) and found["height"] == wanted.height
-    assert found["accuracy"] == list(accuracy) and found["least_accuracy"] == min(accuracy)
-    assert found["highest_loss"] == max(wanted.loss)
-    assert found["mean_accuracy"] == pytest.approx(sum(accuracy) / len(accuracy))
+    accuracy = expected.accuracy or ()
+    assert record["loss"] == list(expected.loss) and record["height"] == expected.height
+    assert record["accuracy"] == list(accuracy) and record["least_accuracy"] == min(accuracy)
+    assert record["highest_loss"] == max(expected.loss)
+    assert record["mean_accuracy"] == pytest.approx(sum(accuracy) / len(accuracy))
 
 
 def test_the_curve_is_that_of_the_library(run: Run, folder: Path, pair: list[coset.Dirac]) -> None:
     words = ("--epochs", 2, "--rate", 0.05, "--batch-size", 100, "--bends", 2, "--shape", "chain", "--points", 5)
-    found = report(find(run, *words, "--set", "weight_decay=0.001", "--seed", 3, "--json"))
+    record = report(find(run, *words, "--set", "weight_decay=0.001", "--seed", 3, "--json"))
     model, digits = zoo.build(NET), data.load("digits")
     settings = coset.Connect(epochs=2, rate=0.05, batch_size=100, bends=2, curve="chain", weight_decay=0.001)
     ours = coset.find_curve(*pair, model, digits.train, method=settings, seed=3)
     theirs = coset.load_curve(folder / CURVE)
     assert isinstance(theirs, coset.Chain) and same(theirs, ours)
-    numbers(found["curve"], coset.barrier(ours, model, digits.test, 5))
+    numbers(record["curve"], coset.barrier(ours, model, digits.test, 5))
     line = coset.geodesic(ours.points[0], ours.points[-1])
-    numbers(found["line"], coset.barrier(line, model, digits.test, 5))
-    for row, name, q in zip(found["ends"], ENDS, pair, strict=True):
+    numbers(record["line"], coset.barrier(line, model, digits.test, 5))
+    for row, name, q in zip(record["ends"], ENDS, pair, strict=True):
         scores = coset.evaluate(q, model, digits.test)
         assert (row["solution"], row["nll"], row["accuracy"]) == (name, scores.nll, scores.accuracy)
-    assert found["settings"]["weight_decay"] == 0.001 and found["settings"]["attack"] is None
-    assert (found["align"], found["pam"], found["robust"], found["repaired"]) == ("activations", None, None, False)
-    assert (found["output"], found["epochs"], found["first_epoch"]) == (CURVE, 2, 1)
-    assert found["evaluated_on"] == "test" and found["seconds"] > 0
+    assert record["settings"]["weight_decay"] == 0.001 and record["settings"]["attack"] is None
+    assert (record["align"], record["pam"], record["robust"], record["repaired"]) == ("activations", None, None, False)
+    assert (record["output"], record["epochs"], record["first_epoch"]) == (CURVE, 2, 1)
+    assert record["evaluated_on"] == "test" and record["seconds"] > 0
 
 
 def test_alignment_is_as_asked(run: Run, folder: Path, pair: list[coset.Dirac]) -> None:
     still = report(find(run, "--epochs", 1, "--points", 2, "--no-align", "--json"))
     assert still["align"] is None
     assert coset.wasserstein(coset.load_curve(folder / CURVE).points[-1], pair[1]) == 0
-    moved = report(find(run, "--epochs", 1, "--points", 2, "--align", "weights", "--json", out="weights"))
-    assert moved["align"] == "weights"
+    aligned = report(find(run, "--epochs", 1, "--points", 2, "--align", "weights", "--json", out="weights"))
+    assert aligned["align"] == "weights"
     model, digits = zoo.build(NET), data.load("digits")
     ours = coset.find_curve(*pair, model, digits.train, align="weights", method=coset.Connect(epochs=1))
     assert same(coset.load_curve(folder / "weights/curve.safetensors"), ours)
-    assert still["ends"] == moved["ends"]
+    assert still["ends"] == aligned["ends"]
 
 
 def test_a_table_and_a_page(run: Run, folder: Path, pair: list[coset.Dirac]) -> None:
@@ -188,11 +188,11 @@ def test_a_stopped_search_goes_on(
 
 def test_pam(run: Run, folder: Path, pair: list[coset.Dirac]) -> None:
     words = ("--no-align", "--pam", "--epochs", 2, "--points", 2, "--set", "pam.epochs=2", "--set", "pam.samples=4")
-    found = report(find(run, *words, "--json"))
-    objectives = found["pam"]["objectives"]
-    assert objectives == json.loads((folder / "found/pam.json").read_text())["objectives"]
+    record = report(find(run, *words, "--json"))
+    objectives = record["pam"]["objectives"]
+    assert objectives == json.loads((folder / "search/pam.json").read_text())["objectives"]
     assert objectives == sorted(objectives, reverse=True) and len(objectives) == 3
-    assert (found["pam"]["epochs"], found["pam"]["samples"], found["epochs"]) == (2, 4, 4)
+    assert (record["pam"]["epochs"], record["pam"]["samples"], record["epochs"]) == (2, 4, 4)
     model, digits = zoo.build(NET), data.load("digits")
     pam, settings = coset.PAM(epochs=2, samples=4), coset.Connect(epochs=2)
     ours = coset.find_curve(*pair, model, digits.train, align=False, pam=pam, method=settings)
@@ -208,23 +208,23 @@ def test_pam_goes_on_from_a_permutation_that_moves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr("coset.paths.pam._curve", stopped)
         assert find(run, *words).exit_code == 130
-    assert (folder / "found/permutation-1.safetensors").exists()
+    assert (folder / "search/permutation-1.safetensors").exists()
     assert find(run, *words).exit_code == 0
 
 
 def test_robust(run: Run, folder: Path, pair: list[coset.Dirac]) -> None:
     words = ("--robust", "--no-align", "--epochs", 1, "--points", 3, "--set", "attack.steps=2")
-    found = report(find(run, *words, "--json"))
+    record = report(find(run, *words, "--json"))
     model, digits = zoo.build(NET), data.load("digits")
     attack = coset.PGD(steps=2).in_units_of(digits)
     ours = coset.find_curve(*pair, model, digits.train, align=False, method=coset.Connect(epochs=1, attack=attack))
     assert same(coset.load_curve(folder / CURVE), ours)
-    numbers(found["robust"]["curve"], coset.barrier(ours, model, digits.test, 3, attack=attack))
+    numbers(record["robust"]["curve"], coset.barrier(ours, model, digits.test, 3, attack=attack))
     line = coset.geodesic(*pair)
-    numbers(found["robust"]["line"], coset.barrier(line, model, digits.test, 3, attack=attack))
-    numbers(found["line"], coset.barrier(line, model, digits.test, 3))
-    assert found["robust"]["curve"]["mean_accuracy"] < found["curve"]["mean_accuracy"]
-    assert found["settings"]["attack"]["steps"] == 2
+    numbers(record["robust"]["line"], coset.barrier(line, model, digits.test, 3, attack=attack))
+    numbers(record["line"], coset.barrier(line, model, digits.test, 3))
+    assert record["robust"]["curve"]["mean_accuracy"] < record["curve"]["mean_accuracy"]
+    assert record["settings"]["attack"]["steps"] == 2
     assert "curve, attacked" in find(run, *words).stdout
 
 
@@ -235,16 +235,16 @@ def test_statistics_of_norms_are_recomputed(run: Run, folder: Path) -> None:
     assert fitted.exit_code == 0, fitted.stderr
     for k, name in enumerate(ENDS):
         (folder / f"run/replica-{k}/solution.safetensors").rename(folder / name)
-    found = report(find(run, "--epochs", 1, "--points", 3, "--json", net=net))
+    record = report(find(run, "--epochs", 1, "--points", 3, "--json", net=net))
     model, digits, curve = ModelSpec("cli_norm:make").build(), data.load("digits"), coset.load_curve(folder / CURVE)
-    wanted = coset.barrier(curve, model, digits.test, 3, repair=digits.train)
-    assert found["repaired"]
-    numbers(found["curve"], wanted)
+    expected = coset.barrier(curve, model, digits.test, 3, repair=digits.train)
+    assert record["repaired"]
+    numbers(record["curve"], expected)
     assert "statistics of norms were recomputed" in find(run, "--epochs", 1, "--points", 3, net=net).stdout
     words = ("barrier", CURVE, *net, "--points", 3)
-    measured = report(run(*words, "--json"))
-    assert list(measured) == ["straight line, repaired", "curve, repaired"]
-    assert measured["curve, repaired"]["loss"] == list(wanted.loss)
+    barriers = report(run(*words, "--json"))
+    assert list(barriers) == ["straight line, repaired", "curve, repaired"]
+    assert barriers["curve, repaired"]["loss"] == list(expected.loss)
     assert "statistics of norms were recomputed" in run(*words).stdout
 
 
@@ -253,9 +253,9 @@ def test_gaussians(run: Run, folder: Path, pair: list[coset.Dirac]) -> None:
         coset.Gaussian(q.mean, {key: torch.full_like(x, 0.02) for key, x in q.mean.items()}).save(folder / name)
     refuses(find(run, "--pam"), "--pam", "a.safetensors", "Gaussian")
     refuses(find(run, "--robust"), "--robust", "a.safetensors", "Gaussian")
-    assert not (folder / "found").exists()
-    found = report(find(run, "--epochs", 1, "--points", 2, "--align", "auto", "--json"))
-    assert found["curve"]["loss_error"][0] > 0
+    assert not (folder / "search").exists()
+    record = report(find(run, "--epochs", 1, "--points", 2, "--align", "auto", "--json"))
+    assert record["curve"]["loss_error"][0] > 0
     assert all(isinstance(q, coset.Gaussian) for q in coset.load_curve(folder / CURVE).points)
 
 
@@ -270,10 +270,10 @@ def test_a_regression(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -
         q.save(folder / name)
     result = find(run, "--epochs", 1, "--points", 3, net=net)
     assert result.exit_code == 0 and "accuracy" not in result.stdout and "times 2.5" in result.stdout
-    found = report(find(run, "--epochs", 1, "--points", 3, "--json", net=net))
+    record = report(find(run, "--epochs", 1, "--points", 3, "--json", net=net))
     curve = coset.load_curve(folder / CURVE)
-    assert found["curve"]["loss"] == list(coset.barrier(curve, model, waves.test, 3).loss)
-    assert found["curve"]["mean_accuracy"] is found["curve"]["least_accuracy"] is None
+    assert record["curve"]["loss"] == list(coset.barrier(curve, model, waves.test, 3).loss)
+    assert record["curve"]["mean_accuracy"] is record["curve"]["least_accuracy"] is None
     refuses(find(run, "--robust", net=net, out="robust"), "targets are values")
 
 
@@ -293,14 +293,14 @@ def test_plain_checkpoints(run: Run, folder: Path) -> None:
 
 def test_barrier_of_a_curve(run: Run, folder: Path, curve: coset.Bezier, pair: list[coset.Dirac]) -> None:
     words = ("barrier", CURVE, *DIGITS, "--points", 5)
-    found = report(run(*words, "--json"))
+    record = report(run(*words, "--json"))
     model, test = zoo.build(NET), data.load("digits").test
-    wanted = coset.barrier(curve, model, test, 5)
-    assert found["curve"] == json.loads(wanted.to_json())
-    assert found["straight line"] == json.loads(coset.barrier(coset.geodesic(*pair), model, test, 5).to_json())
-    shown = run(*words, "--html", "page.html")
-    assert shown.stdout.splitlines()[0].strip() == "Test loss along curve.safetensors"
-    assert f"{wanted.height:.4f}" in shown.stdout and "norms" not in shown.stdout
+    expected = coset.barrier(curve, model, test, 5)
+    assert record["curve"] == json.loads(expected.to_json())
+    assert record["straight line"] == json.loads(coset.barrier(coset.geodesic(*pair), model, test, 5).to_json())
+    table = run(*words, "--html", "page.html")
+    assert table.stdout.splitlines()[0].strip() == "Test loss along curve.safetensors"
+    assert f"{expected.height:.4f}" in table.stdout and "norms" not in table.stdout
     assert "Barrier along curve.safetensors" in (folder / "page.html").read_text()
 
 
@@ -390,7 +390,7 @@ def test_bad_ends(run: Run, folder: Path, pair: list[coset.Dirac], name: str) ->
     refuses(find(run), name)
     (folder / name).unlink()
     refuses(find(run), name)
-    assert not (folder / "found").exists()
+    assert not (folder / "search").exists()
 
 
 def test_parts_of_a_search_follow_one_another() -> None:

@@ -12,27 +12,27 @@ Run = Callable[..., Result]
 
 def rows(text: str) -> dict[str, list[float]]:
     """Network -> weights moved, output change, accuracy."""
-    found = {}
+    networks = {}
     for line in text.splitlines():
         match = re.fullmatch(r"(.+?)\s+(\d+)%\s+(\S+)\s+(\S+)%\s*", line)
         if match:
-            found[match[1]] = [float(match[2]) / 100, float(match[3]), float(match[4]) / 100]
-    return found
+            networks[match[1]] = [float(match[2]) / 100, float(match[3]), float(match[4]) / 100]
+    return networks
 
 
 def check(result: Result, out: Path) -> dict[str, list[float]]:
     assert result.exit_code == 0, result.stderr
     assert (out / "blocks.png").read_bytes().startswith(b"\x89PNG")
-    found = rows(result.stdout)
-    moved = found["A moved by a random element"]
-    assert moved[0] > 0.3 and moved[1] < 1e-4  # far in weights, the same in function
-    assert moved[2] == found["A"][2]
-    assert found["B"][1] > 0.1
-    back = found["A moved, aligned back to A"]
+    networks = rows(result.stdout)
+    image = networks["A moved by a random element"]
+    assert image[0] > 0.3 and image[1] < 1e-4  # far in weights, the same in function
+    assert image[2] == networks["A"][2]
+    assert networks["B"][1] > 0.1
+    back = networks["A moved, aligned back to A"]
     assert back[0] == 0 and back[1] < 1e-5
-    assert found["B aligned to A"][2] == found["B"][2]
+    assert networks["B aligned to A"][2] == networks["B"][2]
     assert (out / "barrier.png").read_bytes().startswith(b"\x89PNG")
-    return found
+    return networks
 
 
 def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,9 +44,9 @@ def test_demo(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.slow
 def test_demo_in_full(run: Run, tmp_path: Path) -> None:
-    found = check(run("demo", "--out", tmp_path), tmp_path)
-    assert found["A"][2] > 0.9 and found["halfway from A to A moved"][2] < 0.5
-    assert found["halfway from A to B aligned, repaired"][2] > found["halfway from A to B, repaired"][2] + 0.3
+    networks = check(run("demo", "--out", tmp_path), tmp_path)
+    assert networks["A"][2] > 0.9 and networks["halfway from A to A moved"][2] < 0.5
+    assert networks["halfway from A to B aligned, repaired"][2] > networks["halfway from A to B, repaired"][2] + 0.3
 
 
 def test_out_must_be_a_folder(run: Run, tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def fit(run: Run, method: str, *more: object, net: str = NET, name: str = "digit
 def report(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    record: dict[str, Any] = json.loads(result.stdout)
+    return record
 
 
 def refuses(result: Result, *parts: str) -> None:
@@ -66,17 +66,17 @@ def waves(monkeypatch: pytest.MonkeyPatch) -> DataSet:
 
 def test_fit_is_that_of_the_library(run: Run, folder: Path) -> None:
     result = fit(run, "vi", "--replicas", 2, "--seed", 3, "--set", "epochs=2", "--set", "rate=0.02", "--json")
-    found = report(result)
+    record = report(result)
     digits = data.load("digits")
     model = zoo.build(NET)
     ours = coset.fit(model, digits.train, coset.VI(epochs=2, rate=0.02), replicas=2, seed=3)
-    for row, q in zip(found["replicas"], ours, strict=True):
+    for row, q in zip(record["replicas"], ours, strict=True):
         assert coset.wasserstein(coset.load(folder / row["solution"]), q) == 0
         scores = coset.evaluate(q, model, digits.test, generator=torch.Generator().manual_seed(3))
         assert (row["nll"], row["accuracy"], row["ece"]) == (scores.nll, scores.accuracy, scores.ece)
         line = (folder / row["solution"]).with_name("metrics.jsonl").read_text().splitlines()[-1]
         assert row["training_loss"] == json.loads(line)["loss"]
-    assert found["settings"]["epochs"] == 2 and found["first_epoch"] == 1
+    assert record["settings"]["epochs"] == 2 and record["first_epoch"] == 1
 
 
 def test_fit_shows_a_table(run: Run, folder: Path) -> None:
@@ -117,8 +117,8 @@ def test_every_method_of_the_library_has_a_name() -> None:
 def test_settings_have_the_types_of_their_fields() -> None:
     words = ["rate=3e-3", "epochs=7", "augment=true", "optimizer=sgd", "noise=none"]
     assert methods.build("map", words) == coset.MAP(rate=3e-3, epochs=7, augment=True, optimizer="sgd", noise=None)
-    found = methods.build("deep-ensemble", ["base.epochs=4", "members=3", "base.compile=False"])
-    assert found == coset.DeepEnsemble(3, coset.MAP(epochs=4, compile=False))
+    method = methods.build("deep-ensemble", ["base.epochs=4", "members=3", "base.compile=False"])
+    assert method == coset.DeepEnsemble(3, coset.MAP(epochs=4, compile=False))
     assert methods.build("laplace", ["prior_variance=2"]) == coset.Laplace(prior_variance=2.0)
 
 
@@ -252,16 +252,16 @@ def test_images_become_vectors_for_a_model_that_wants_them(run: Run, folder: Pat
 def test_evaluate_and_its_bound(run: Run, folder: Path) -> None:
     fit(run, "vi", "--set", "epochs=1")
     words = ("evaluate", SOLUTION, "--model", NET, "--data", "digits", "--samples", 8, "--seed", 2)
-    found = report(run(*words, "--elbo", "--prior-variance", 0.5, "--json"))
+    record = report(run(*words, "--elbo", "--prior-variance", 0.5, "--json"))
     q, model, digits = coset.load(folder / SOLUTION), zoo.build(NET), data.load("digits")
     scores = coset.evaluate(q, model, digits.test, 8, generator=torch.Generator().manual_seed(2))
-    assert {name: found[name] for name in ("nll", "nll_error", "accuracy", "ece", "brier", "spread")} == {
+    assert {name: record[name] for name in ("nll", "nll_error", "accuracy", "ece", "brier", "spread")} == {
         name: value for name, value in vars(scores).items() if name != "rmse"
     }
     bound = coset.elbo(q, model, digits.train, 0.5, 8, generator=torch.Generator().manual_seed(2))
-    assert found["elbo"]["value"] == bound.value and found["elbo"]["examples"] == 1442
-    shown = run(*words, "--elbo", "--prior-variance", 0.5).stdout
-    assert f"{scores.nll:.4f}" in shown and f"{bound.value:,.2f}" in shown and "prior N(0, 0.5)" in shown
+    assert record["elbo"]["value"] == bound.value and record["elbo"]["examples"] == 1442
+    table = run(*words, "--elbo", "--prior-variance", 0.5).stdout
+    assert f"{scores.nll:.4f}" in table and f"{bound.value:,.2f}" in table and "prior N(0, 0.5)" in table
     assert "elbo" not in report(run(*words, "--json")) and "Evidence" not in run(*words).stdout
 
 
@@ -269,29 +269,29 @@ def test_a_regression_without_test_targets(run: Run, folder: Path, waves: DataSe
     result = fit(run, "map", "--set", "epochs=2", net="mlp:1-4-1", name="snelson")
     assert "train rmse" in result.stdout and "no test targets" in result.stdout and "2.5" in result.stdout
     words = ("evaluate", SOLUTION, "--model", "mlp:1-4-1", "--data", "snelson")
-    found = report(run(*words, "--json"))
+    record = report(run(*words, "--json"))
     scores = coset.evaluate(coset.load(folder / SOLUTION), zoo.build("mlp:1-4-1"), waves.train)
-    assert (found["evaluated_on"], found["rmse"], found["accuracy"]) == ("train", scores.rmse, None)
-    assert found["target_std"] == 2.5
+    assert (record["evaluated_on"], record["rmse"], record["accuracy"]) == ("train", scores.rmse, None)
+    assert record["target_std"] == 2.5
     assert f"{scores.rmse:.4f}" in run(*words).stdout
 
 
 def test_overlap(run: Run, folder: Path) -> None:
     gaussian(folder / "vi.safetensors")
     words = ("overlap", "vi.safetensors", "--model", NET, "--entropy", "exact", "--samples", 16, "--seed", 1)
-    found = report(run(*words, "--json"))
+    record = report(run(*words, "--json"))
     sym = coset.symmetry(zoo.build(NET), (torch.randn(2, 64),))
     q = coset.load(folder / "vi.safetensors")
     ours = coset.overlap(q, sym, "exact", 16, generator=torch.Generator().manual_seed(1))
-    assert found["information"] == pytest.approx(ours.information)
-    assert found["index"] == pytest.approx(ours.index) and 0.01 < found["index"] < 1
-    assert found["log_order"] == pytest.approx(sum(torch.arange(1, 9).log().tolist()), rel=1e-5)
-    assert found["sets"]["layers.0"]["log_order"] == found["log_order"]
-    shown = run(*words).stdout
-    assert "layers.0 alone" in shown and f"{ours.index:.3f}" in shown
-    assert ours.sentence in " ".join(shown.split())
+    assert record["information"] == pytest.approx(ours.information)
+    assert record["index"] == pytest.approx(ours.index) and 0.01 < record["index"] < 1
+    assert record["log_order"] == pytest.approx(sum(torch.arange(1, 9).log().tolist()), rel=1e-5)
+    assert record["sets"]["layers.0"]["log_order"] == record["log_order"]
+    table = run(*words).stdout
+    assert "layers.0 alone" in table and f"{ours.index:.3f}" in table
+    assert ours.sentence in " ".join(table.split())
     few = report(run(*words[:4], "--entropy", "infonce", "--elements", 2, "--json"))
-    assert few["information"] < math.log(2) + 1e-6 < found["information"]  # what two permutations can tell
+    assert few["information"] < math.log(2) + 1e-6 < record["information"]  # what two permutations can tell
 
 
 @pytest.mark.parametrize(

@@ -81,12 +81,12 @@ def test_examples_parse(words: list[str]) -> None:
 )
 def test_defaults_that_help_tells_are_those_of_the_settings(path: tuple[str, ...], settings: Any) -> None:
     options = {option.name: option.help for option in COMMANDS[path].params if option.default is None}
-    told = {name: text.partition(" if not given")[0] for name, text in options.items() if " if not given" in text}
-    checked = [name for name in told if getattr(settings, name, None) is not None]
+    claims = {name: text.partition(" if not given")[0] for name, text in options.items() if " if not given" in text}
+    checked = [name for name in claims if getattr(settings, name, None) is not None]
     assert len(checked) >= 3
     for name in checked:
         default = getattr(settings, name)
-        last = told[name].split()[-1]
+        last = claims[name].split()[-1]
         assert last == default or float(last) == default, f"--{name}: {options[name]}"
 
 

@@ -84,10 +84,10 @@ def shards(state: State, folder: Path) -> Path:
     return folder
 
 
-def deviation(moved: State, state: State) -> float:
+def deviation(image: State, state: State) -> float:
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))
     x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-    return float((states.call(model, moved, (x,)) - states.call(model, state, (x,))).abs().max())
+    return float((states.call(model, image, (x,)) - states.call(model, state, (x,))).abs().max())
 
 
 # What holds.

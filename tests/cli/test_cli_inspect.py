@@ -24,8 +24,8 @@ def inspect_json(run: Run, *words: object) -> dict[str, Any]:
     result = run("inspect", *words, "--json")
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""  # no progress beside JSON
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    record: dict[str, Any] = json.loads(result.stdout)
+    return record
 
 
 def test_tables(run: Run) -> None:
@@ -62,16 +62,16 @@ def test_narrow_terminals_fold_names_and_cut_no_number(run: Run, monkeypatch: py
 
 
 def test_json_round_trip(run: Run) -> None:
-    found = inspect_json(run, "gpt:dim=16,depth=1,vocab=11,kv_heads=2,rope=true,swiglu=true")
-    sym = coset.Symmetry.from_json(json.dumps(found["symmetry"]))
-    assert found["log10_order"] == pytest.approx(sym.log_order / math.log(10))
-    groups = [(group["name"], group["size"], group["copies"], len(group["members"])) for group in found["groups"]]
+    record = inspect_json(run, "gpt:dim=16,depth=1,vocab=11,kv_heads=2,rope=true,swiglu=true")
+    sym = coset.Symmetry.from_json(json.dumps(record["symmetry"]))
+    assert record["log10_order"] == pytest.approx(sym.log_order / math.log(10))
+    groups = [(group["name"], group["size"], group["copies"], len(group["members"])) for group in record["groups"]]
     assert groups == [(g.name, g.size, g.copies, len(g.members)) for g in sym.groups]
-    assert found["verification"]["conclusive"] and found["verification"]["deviation"] < 1e-4
-    assert {axis["op"] for axis in found["fixed"]} >= {"embedding", "constant"}
-    assert set(found["seconds"]) == {"export", "inference", "verification"}
-    assert found["tensors"]["all"] == len(sym.axes)
-    assert len(found["scalings"]) == len(sym.scalings)
+    assert record["verification"]["conclusive"] and record["verification"]["deviation"] < 1e-4
+    assert {axis["op"] for axis in record["fixed"]} >= {"embedding", "constant"}
+    assert set(record["seconds"]) == {"export", "inference", "verification"}
+    assert record["tensors"]["all"] == len(sym.axes)
+    assert len(record["scalings"]) == len(sym.scalings)
 
 
 def test_files_are_written(run: Run, folder: Path) -> None:
@@ -84,13 +84,13 @@ def test_files_are_written(run: Run, folder: Path) -> None:
 
 
 def test_module_factory_with_arguments(run: Run, folder: Path) -> None:
-    found = inspect_json(run, "cli_nets:net", "--args", '{"width": 7}', "--input", "2x4")
-    assert [group["size"] for group in found["groups"]] == [7]
+    record = inspect_json(run, "cli_nets:net", "--args", '{"width": 7}', "--input", "2x4")
+    assert [group["size"] for group in record["groups"]] == [7]
 
 
 def test_inputs_of_every_form(run: Run, folder: Path) -> None:
-    found = inspect_json(run, "cli_nets:Keywords", "--input", "2x5:int<10", "--input", "scale=2x5x1:float")
-    assert [group["size"] for group in found["groups"]] == [6]
+    record = inspect_json(run, "cli_nets:Keywords", "--input", "2x5:int<10", "--input", "scale=2x5x1:float")
+    assert [group["size"] for group in record["groups"]] == [6]
 
 
 def test_meta_needs_no_weights(run: Run) -> None:
@@ -107,17 +107,17 @@ def test_strict_refuses_what_is_otherwise_fixed(run: Run, folder: Path) -> None:
 
 
 def test_checkpoint_is_loaded(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[nn.Module] = []
+    models: list[nn.Module] = []
 
     def spy(model: nn.Module, *args: Any, **kwargs: Any) -> coset.Symmetry:
-        seen.append(model)
+        models.append(model)
         return infer(model, *args, **kwargs)
 
     monkeypatch.setattr("coset.symmetries.infer.symmetry", spy)
     state = {name: x + 1 for name, x in of(build("mlp:4-3-2")).items()}
     save_state(state, "net.safetensors")
     inspect_json(run, "mlp:4-3-2", "--checkpoint", "net.safetensors")
-    assert allclose(of(seen[0]), state)
+    assert allclose(of(models[0]), state)
 
 
 def test_unknown_keys_are_a_warning(run: Run, folder: Path) -> None:

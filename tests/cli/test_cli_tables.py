@@ -17,6 +17,6 @@ def test_numbers_and_names_are_never_cut(
     columns = ("name", *(f"the number {k}" for k in range(8)))
     rows = [("samples", *["123456.7891"] * 8), ("a" * 60, *["1"] * 8)]
     console.stdout().print(console.table("A table", columns, rows, numbers=columns[1:]))
-    shown = capsys.readouterr().out
-    assert "…" not in shown and shown.count("123456.7891") == 8 and "samples" in shown
-    assert "".join(re.findall("^a+", shown, re.MULTILINE)) == "a" * 60
+    text = capsys.readouterr().out
+    assert "…" not in text and text.count("123456.7891") == 8 and "samples" in text
+    assert "".join(re.findall("^a+", text, re.MULTILINE)) == "a" * 60

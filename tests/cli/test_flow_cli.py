@@ -56,8 +56,8 @@ def evaluate(run: Run, *more: object) -> Result:
 def report(result: Result) -> dict[str, Any]:
     assert result.exit_code == 0, result.stderr
     assert result.stderr == ""
-    found: dict[str, Any] = json.loads(result.stdout)
-    return found
+    record: dict[str, Any] = json.loads(result.stdout)
+    return record
 
 
 def refuses(result: Result, *parts: str) -> None:
@@ -72,23 +72,23 @@ def population(count: int = 12, seed: int = 0, spec: str = NET) -> coset.Populat
     """Random networks, with starts and labels, that say of which model they are."""
     generator = torch.Generator().manual_seed(seed)
     like = states.of(zoo.build(spec))
-    made = [{name: torch.randn(count, *x.shape, generator=generator) for name, x in like.items()} for _ in range(2)]
+    tensors = [{name: torch.randn(count, *x.shape, generator=generator) for name, x in like.items()} for _ in range(2)]
     labels = {"loss": torch.rand(count, generator=generator), "pair": torch.rand(count, 2, generator=generator)}
-    return coset.Population(*made, labels, {"model": spec, "arguments": None, "inputs": []})
+    return coset.Population(*tensors, labels, {"model": spec, "arguments": None, "inputs": []})
 
 
 @pytest.fixture(scope="module")
 def learned() -> coset.Flow:
     """A flow of almost nothing, with a condition of one number and one of two."""
-    made = coset.Flow(symmetry(), architecture=Architecture(width=16, depth=1, heads=2), conditions=["loss", "pair"])
-    return made.fit(population(), coset.Matching(epochs=1, batch_size=8))
+    flow = coset.Flow(symmetry(), architecture=Architecture(width=16, depth=1, heads=2), conditions=["loss", "pair"])
+    return flow.fit(population(), coset.Matching(epochs=1, batch_size=8))
 
 
 @pytest.fixture
 def nets(folder: Path) -> coset.Population:
-    found = population()
-    found.save(folder / NETS)
-    return found
+    networks = population()
+    networks.save(folder / NETS)
+    return networks
 
 
 @pytest.fixture
@@ -140,48 +140,48 @@ def test_four_commands_give_what_the_library_gives(run: Run, folder: Path) -> No
     learned = report(fit(run, "--data", "breast-cancer", "--geometry", "geometric", "--seed", 1, "--json"))
     plan = coset.Flow(sym, "geometric", architecture=Architecture(width=16, depth=1, heads=2))
     plan.fit(ours, coset.Matching(epochs=2, batch_size=8), model=model, data=sets.train, seed=1)
-    drawn = coset.Flow.load(folder / FLOW).sample(6, 2, generator=torch.Generator().manual_seed(4)).states
-    assert same(drawn, plan.sample(6, 2, generator=torch.Generator().manual_seed(4)).states)
+    expected = coset.Flow.load(folder / FLOW).sample(6, 2, generator=torch.Generator().manual_seed(4)).states
+    assert same(expected, plan.sample(6, 2, generator=torch.Generator().manual_seed(4)).states)
     assert learned["plan"]["geometry"] == "geometric" and learned["settings"]["epochs"] == 2
     assert (learned["networks"], learned["first_epoch"], learned["model"]) == (12, 1, NET)
 
-    made = report(sample(run, "--seed", 4, "--json"))
+    record = report(sample(run, "--seed", 4, "--json"))
     samples = coset.Population.load(folder / SAMPLES)
-    assert same(samples.states, drawn) and samples.starts is None and samples.labels == {}
-    assert (made["networks"], made["method"], made["log_prob"]) == (6, "heun", None)
+    assert same(samples.states, expected) and samples.starts is None and samples.labels == {}
+    assert (record["networks"], record["method"], record["log_prob"]) == (6, "heun", None)
 
     collect(run, "--seed", 5, output="fresh.safetensors")
     fresh = coset.Population.load(folder / "fresh.safetensors")
-    found = report(evaluate(run, "--against", NETS, "--fresh", "fresh.safetensors", "--seed", 2, "--json"))
-    given = (samples.states, model, sets.test)
-    mine = found["populations"]["samples"]
-    assert {name: mine[name] for name in ("loss", "accuracy")} == json.loads(scores(*given).to_json())
-    assert mine["averages"] == json.loads(model_averages(*given, seed=2).to_json())
-    assert mine["diversity"] == json.loads(diversity(*given, seed=2).to_json())
+    record = report(evaluate(run, "--against", NETS, "--fresh", "fresh.safetensors", "--seed", 2, "--json"))
+    task = (samples.states, model, sets.test)
+    mine = record["populations"]["samples"]
+    assert {name: mine[name] for name in ("loss", "accuracy")} == json.loads(scores(*task).to_json())
+    assert mine["averages"] == json.loads(model_averages(*task, seed=2).to_json())
+    assert mine["diversity"] == json.loads(diversity(*task, seed=2).to_json())
     barriers = pair_barriers(samples.states, sym, model, sets.test, pairs=256, seed=2)
     assert mine["barriers"] == json.loads(barriers.to_json())
     news = novelty(samples.states, ours.states, sym, model, sets.test, fresh.states, seed=2)
-    assert found["novelty"] == json.loads(news.to_json())
-    assert [one["networks"] for one in found["populations"].values()] == [6, 12, 12]
-    assert (found["model"], found["evaluated_on"]) == (NET, "test")
+    assert record["novelty"] == json.loads(news.to_json())
+    assert [one["networks"] for one in record["populations"].values()] == [6, 12, 12]
+    assert (record["model"], record["evaluated_on"]) == (NET, "test")
 
 
 def test_tables(run: Run, folder: Path) -> None:
-    shown = collect(run).stdout
+    table = collect(run).stdout
     assert (
-        "Population(12 networks of 134 weights" in shown and "training accuracy" in shown and f"wrote {NETS}" in shown
+        "Population(12 networks of 134 weights" in table and "training accuracy" in table and f"wrote {NETS}" in table
     )
-    shown = fit(run, "--set", "warm_up=1").stdout
-    assert "geometric flow, coupling training" in shown and "2 epochs" in shown and f"wrote {FLOW}" in shown
-    assert "not learned from" not in shown
+    table = fit(run, "--set", "warm_up=1").stdout
+    assert "geometric flow, coupling training" in table and "2 epochs" in table and f"wrote {FLOW}" in table
+    assert "not learned from" not in table
     assert "on 2 networks that it has not learned from: " in fit(run, "--set", "unseen=2").stdout
     assert json.loads(fit(run, "--set", "unseen=2", "--json").stdout)["unseen"] > 0
-    shown = sample(run, "--log-prob").stdout
-    assert "Population(6 networks of 134 weights, labels log_prob)" in shown and "log density: mean" in shown
-    shown = evaluate(run, "--against", NETS, "--fresh", NETS, "--html", "page.html", "--count", 4).stdout
-    lines = {line.split()[0]: line.split() for line in shown.splitlines()[2:5]}
+    table = sample(run, "--log-prob").stdout
+    assert "Population(6 networks of 134 weights, labels log_prob)" in table and "log density: mean" in table
+    table = evaluate(run, "--against", NETS, "--fresh", NETS, "--html", "page.html", "--count", 4).stdout
+    lines = {line.split()[0]: line.split() for line in table.splitlines()[2:5]}
     assert [lines[name][1] for name in ("samples", "training", "fresh")] == ["4", "4", "4"]
-    assert "midpoints of aligned training networks" in shown and "closest 1% of fresh runs" in shown
+    assert "midpoints of aligned training networks" in table and "closest 1% of fresh runs" in table
     assert "data:image/svg+xml" in (folder / "page.html").read_text()
     assert "aligned" in evaluate(run, "--model", NET).stdout  # samples of a flow do not know their model
 
@@ -192,9 +192,9 @@ def test_starts(run: Run, folder: Path) -> None:
     ours = coset.collect(model, data.load("breast-cancer").train, 3, coset.Collect(epochs=1))
     assert same(coset.Population.load(folder / NETS).starts or {}, ours.starts or {})
     collect(run, "--start-std", 0.5, "--runs", 200, "--set", "schedule=constant", "--every", 1)
-    found = coset.Population.load(folder / NETS)
-    assert len(found) > 200 and found.about["settings"]["schedule"] == "constant"
-    assert all(float(x.std()) == pytest.approx(0.5, rel=0.1) for x in (found.starts or {}).values())
+    networks = coset.Population.load(folder / NETS)
+    assert len(networks) > 200 and networks.about["settings"]["schedule"] == "constant"
+    assert all(float(x.std()) == pytest.approx(0.5, rel=0.1) for x in (networks.starts or {}).values())
 
 
 def test_a_stopped_collection_goes_on(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,16 +258,16 @@ def test_whoever_stops_without_a_folder_hears_of_one(
 
 
 def test_steps_of_long_epochs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown: list[tuple[str, float]] = []
-    said: list[str] = []
+    events: list[tuple[str, float]] = []
+    notes: list[str] = []
 
     class Recorder(Display):
         def show(self, text: str, done: float = 0.0, total: float | None = None) -> None:
-            shown.append((text, done))
+            events.append((text, done))
             assert total == 6
 
         def note(self, text: str) -> None:
-            said.append(text)
+            notes.append(text)
 
     watch = PartsListener(Recorder(), 2, 3)
     watch(coset.Event(2, 24, "step"))
@@ -276,8 +276,8 @@ def test_steps_of_long_epochs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     watch(coset.Event(3, 24, "step"))
     watch(coset.Event(1, 3, "epoch", epoch=coset.Epoch(0, 1, 3, 0.5, None, 1.0)))
     watch(coset.Event(18, 24, "step"))
-    assert said == ["part 1 of 2, epoch 1 of 3, step 2 of 4, resumed"]
-    assert shown == [
+    assert notes == ["part 1 of 2, epoch 1 of 3, step 2 of 4, resumed"]
+    assert events == [
         ("part 1 of 2, epoch 1 of 3, step 2 of 4", 0.5),
         ("part 1 of 2, epoch 1 of 3, step 3 of 4", 0.75),
         ("part 1 of 2, epoch 1 of 3, loss 0.5000", 1),
@@ -296,10 +296,10 @@ def test_a_stopped_sampling_goes_on(
     (folder / SAMPLES).unlink()
     write, work = SampleBatches.write, ("--work", "work", *more)
 
-    def stopped(self: SampleBatches, number: int, *given: Any) -> None:
+    def stopped(self: SampleBatches, number: int, *options: Any) -> None:
         if number == 2:
             raise KeyboardInterrupt
-        write(self, number, *given)
+        write(self, number, *options)
 
     with monkeypatch.context() as patch:
         patch.setattr(SampleBatches, "write", stopped)
@@ -307,8 +307,8 @@ def test_a_stopped_sampling_goes_on(
     assert result.exit_code == 130 and not (folder / SAMPLES).exists()
     assert "stopped: the same command goes on in --work" in result.stderr
     assert "8 networks sampled before" in sample(run, *work, "-n", 10).stdout
-    found = coset.Population.load(folder / SAMPLES)
-    assert same(found.states, whole.states) and same(found.labels, whole.labels)
+    networks = coset.Population.load(folder / SAMPLES)
+    assert same(networks.states, whole.states) and same(networks.labels, whole.labels)
     assert report(sample(run, *work, "-n", 10, "--json"))["networks_per_second"] is None
     assert report(sample(run, *work, "-n", 17, "--json"))["networks_read"] == 8  # the third batch had fewer networks
     assert same(coset.Population.load(folder / SAMPLES)[:8].states, whole[:8].states)
@@ -333,10 +333,10 @@ def test_batches_of_other_samples_are_refused(run: Run, folder: Path, nets: cose
 
 def test_samples_are_asked_for(run: Run, folder: Path, flow: coset.Flow) -> None:
     words = ("--condition", "loss=0.5", "--condition", "pair=0.25,-1e-1")
-    made = report(sample(run, *words, "--method", "euler", "--noise", 0.1, "--json"))
-    assert made["condition"] == {"loss": [0.5], "pair": [0.25, -0.1]}
-    wanted = {"loss": 0.5, "pair": torch.tensor([0.25, -0.1])}
-    ours = flow.sample(6, 2, "euler", noise=0.1, condition=wanted, generator=torch.Generator().manual_seed(0))
+    record = report(sample(run, *words, "--method", "euler", "--noise", 0.1, "--json"))
+    assert record["condition"] == {"loss": [0.5], "pair": [0.25, -0.1]}
+    conditions = {"loss": 0.5, "pair": torch.tensor([0.25, -0.1])}
+    ours = flow.sample(6, 2, "euler", noise=0.1, condition=conditions, generator=torch.Generator().manual_seed(0))
     assert states.allclose(coset.Population.load(folder / SAMPLES).states, ours.states)
     refuses(sample(run, "--condition", "loss=0.5"), "'loss', 'pair'")
     for word in ("loss", "loss=", "loss=a", "=1", "loss=nan", "loss=1,,2"):
@@ -347,12 +347,12 @@ def test_samples_are_asked_for(run: Run, folder: Path, flow: coset.Flow) -> None
 
 def test_densities_guidance_and_widths(run: Run, folder: Path, nets: coset.Population) -> None:
     fit(run)
-    made = report(sample(run, "--log-prob", "--exact", "--json"))
-    found = coset.Population.load(folder / SAMPLES)
-    ours = coset.Flow.load(folder / FLOW).log_prob(found.states, 2, divergence="exact")
+    record = report(sample(run, "--log-prob", "--exact", "--json"))
+    networks = coset.Population.load(folder / SAMPLES)
+    ours = coset.Flow.load(folder / FLOW).log_prob(networks.states, 2, divergence="exact")
     # Two steps lead back only nearly to the start.
-    assert torch.allclose(found.labels["log_prob"], ours, rtol=0.02) and made["method"] == "rk4"
-    assert made["log_prob"]["mean"] == pytest.approx(float(found.labels["log_prob"].mean()))
+    assert torch.allclose(networks.labels["log_prob"], ours, rtol=0.02) and record["method"] == "rk4"
+    assert record["log_prob"]["mean"] == pytest.approx(float(networks.labels["log_prob"].mean()))
 
     train = data.load("breast-cancer").train
     losses = []
@@ -375,10 +375,10 @@ def test_a_single_network_and_a_regression(run: Run, folder: Path, monkeypatch: 
     sets = DataSet("snelson", split, split, None, None, None)
     monkeypatch.setattr("coset.data.load", lambda *args, **kwargs: sets)
     words = ("--model", "mlp:1-3-1", "--data", "snelson", "--runs", 1, "--epochs", 1)
-    shown = run("flow", "collect", *words, "-o", NETS).stdout
-    assert "training loss" in shown and "accuracy" not in shown.replace("labels run, loss, accuracy", "")
-    found = report(run("flow", "evaluate", NETS, "--data", "snelson", "--noise", 0.5, "--json"))
-    one = found["populations"]["samples"]
+    table = run("flow", "collect", *words, "-o", NETS).stdout
+    assert "training loss" in table and "accuracy" not in table.replace("labels run, loss, accuracy", "")
+    record = report(run("flow", "evaluate", NETS, "--data", "snelson", "--noise", 0.5, "--json"))
+    one = record["populations"]["samples"]
     assert (one["accuracy"], one["diversity"], one["barriers"]) == (None, None, None)
     ours = scores(coset.Population.load(folder / NETS).states, zoo.build("mlp:1-3-1"), split, 0.5)
     assert one["loss"]["mean"] == pytest.approx(ours.losses.mean)
@@ -391,8 +391,8 @@ def test_a_model_of_my_own(run: Run, folder: Path) -> None:
     refuses(run("flow", "collect", *words[:4], *words[6:], "--runs", 3, "-o", NETS), "--input")
     assert run("flow", "collect", *words, "--runs", 3, "--epochs", 1, "-o", NETS).exit_code == 0
     refuses(run("flow", "evaluate", NETS, *words[6:]), NETS, "cli_own:make", "--model")  # its code may be anybody's
-    found = report(run("flow", "evaluate", NETS, *words, "--json"))
-    assert found["model"] == "cli_own:make" and found["populations"]["samples"]["networks"] == 3
+    record = report(run("flow", "evaluate", NETS, *words, "--json"))
+    assert record["model"] == "cli_own:make" and record["populations"]["samples"]["networks"] == 3
 
 
 def test_a_bar_counts_the_epochs_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:

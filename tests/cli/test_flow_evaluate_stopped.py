@@ -24,15 +24,15 @@ def populations(folder: Path) -> None:
         write(folder, name, count, seed)
 
 
-def figures(found: dict[str, Any]) -> dict[str, Any]:
-    return {name: found[name] for name in ("populations", "novelty")}
+def figures(record: dict[str, Any]) -> dict[str, Any]:
+    return {name: record[name] for name in ("populations", "novelty")}
 
 
 def test_what_was_measured_is_read(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = report(run(*WORDS, *DATA, "--json"))
     assert whole["parts_read"] == 0
 
-    def stopped(*given: Any, **more: Any) -> Any:
+    def stopped(*args: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
@@ -47,7 +47,7 @@ def test_what_was_measured_is_read(run: Run, folder: Path, monkeypatch: pytest.M
 
 
 def test_whoever_stops_without_a_folder_hears_of_one(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def stopped(*given: Any, **more: Any) -> Any:
+    def stopped(*args: Any, **options: Any) -> Any:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(population_evaluator, "pair_barriers", stopped)
@@ -62,16 +62,16 @@ TANH = ("--model", "coset.zoo:MLP", "--args", json.dumps({"sizes": [30, 4, 2], "
 def test_what_differs_is_measured_anew(run: Run, folder: Path, more: tuple[object, ...]) -> None:
     words = (*WORDS, *DATA, "--json")
     report(run(*words, "--work", "work"))
-    alone, kept = report(run(*words, *more)), report(run(*words, *more, "--work", "work"))
-    assert figures(kept) == figures(alone)
-    assert kept["parts_read"] == (4 if more[0] == "--count" else 0)  # there are five fresh networks in any case
+    alone, resumed = report(run(*words, *more)), report(run(*words, *more, "--work", "work"))
+    assert figures(resumed) == figures(alone)
+    assert resumed["parts_read"] == (4 if more[0] == "--count" else 0)  # there are five fresh networks in any case
 
 
 def test_another_population_of_the_same_name(run: Run, folder: Path) -> None:
     report(run(*WORDS, *DATA, "--work", "work", "--json"))
     write(folder, "samples", 6, 7)
-    alone, kept = report(run(*WORDS, *DATA, "--json")), report(run(*WORDS, *DATA, "--work", "work", "--json"))
-    assert figures(kept) == figures(alone) and kept["parts_read"] == 8  # of the other two populations
+    alone, resumed = report(run(*WORDS, *DATA, "--json")), report(run(*WORDS, *DATA, "--work", "work", "--json"))
+    assert figures(resumed) == figures(alone) and resumed["parts_read"] == 8  # of the other two populations
 
 
 def test_damaged_parts_and_folders(run: Run, folder: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_refused_run_leaves_no_folder(run: Run, folder: Path) -> None:
 def test_a_regression(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     split = Split(torch.randn(20, 1), torch.randn(20, 1))
     sets = DataSet("snelson", split, split, None, None, None)
-    monkeypatch.setattr(data, "load", lambda *given, **more: sets)
+    monkeypatch.setattr(data, "load", lambda *args, **more: sets)
     for seed, name in enumerate(("samples", "nets")):
         write(folder, name, 4, seed, "mlp:1-3-1")
     words = (*WORDS[:5], "--data", "snelson", "--noise", 0.5, "--work", "work", "--json")

@@ -48,8 +48,8 @@ def files(run: Run, folder: Path, name: str, arguments: str | None = None) -> No
     about = {"model": name, "arguments": arguments, "inputs": []}
     replace(networks, about=about).save(folder / "nets.safetensors")
     replace(networks, about={}).save(folder / "plain.safetensors")
-    made = run("flow", "fit", "nets.safetensors", "--model", NET, "-o", "flow.safetensors", *SMALL)
-    assert made.exit_code == 0, made.stderr
+    result = run("flow", "fit", "nets.safetensors", "--model", NET, "-o", "flow.safetensors", *SMALL)
+    assert result.exit_code == 0, result.stderr
     assert coset.Flow.load(folder / "flow.safetensors").sampler.about["model"] == name
 
 
@@ -65,9 +65,9 @@ def files(run: Run, folder: Path, name: str, arguments: str | None = None) -> No
 )
 def test_a_file_alone_runs_no_code(run: Run, folder: Path, command: str, name: str, arguments: str | None) -> None:
     files(run, folder, name, arguments)
-    said = complaint(run(*COMMANDS[command]))
+    message = complaint(run(*COMMANDS[command]))
     named = "flow" if command in ("sample", "guide") else "nets"
-    assert f"{named}.safetensors" in said and repr(name) in said and "--model" in said
+    assert f"{named}.safetensors" in message and repr(name) in message and "--model" in message
     assert not (folder / "ran").exists() and not (folder / "new.safetensors").exists()
     assert "cli_trap" not in sys.modules
 
@@ -82,6 +82,6 @@ def test_whoever_names_the_model_can_work_with_the_file(run: Run, folder: Path, 
 def test_a_collection_of_an_own_model_is_named_again(run: Run, folder: Path) -> None:
     words = ("--data", "breast-cancer", "--runs", 4, "--epochs", 1, "-o", "nets.safetensors")
     assert run("flow", "collect", "--model", OWN, *words).exit_code == 0
-    said = complaint(run(*COMMANDS["evaluate"]))
-    assert repr(OWN) in said and "--model" in said
+    message = complaint(run(*COMMANDS["evaluate"]))
+    assert repr(OWN) in message and "--model" in message
     assert report(run(*COMMANDS["evaluate"], "--model", OWN, "--json"))["model"] == OWN

@@ -24,11 +24,11 @@ def test_a_folder_of_another_flow_is_refused_by_what_was_asked(run: Run, folder:
 
 
 def test_weights_that_are_too_large(run: Run, folder: Path) -> None:
-    found = write(folder, "nets")
-    found.states["layers.0.weight"][4] *= 1e25
-    found.save(folder / "nets.safetensors")
-    said = complaint(run("flow", "evaluate", "nets.safetensors", "--data", "breast-cancer"))
-    assert "'layers.0.weight' of network 4" in said and "leave that network out" in said
+    population = write(folder, "nets")
+    population.states["layers.0.weight"][4] *= 1e25
+    population.save(folder / "nets.safetensors")
+    message = complaint(run("flow", "evaluate", "nets.safetensors", "--data", "breast-cancer"))
+    assert "'layers.0.weight' of network 4" in message and "leave that network out" in message
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_weights_that_are_too_large(run: Run, folder: Path) -> None:
     ],
 )
 def test_too_little_memory(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    def fails(*given: Any, **more: Any) -> None:
+    def fails(*args: Any, **more: Any) -> None:
         raise error
 
     write(folder, "nets")

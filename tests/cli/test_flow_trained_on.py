@@ -39,8 +39,8 @@ def test_the_split_of_the_training_is_that_of_all_commands(run: Run) -> None:
     run(*COLLECT, "--model", NET, "--data", UCI, "--split", 3, "--set", "noise=0.3")
     assert report(run(*FIT, "--data", UCI, "--json"))["split"] == 3
     assert report(run(*SAMPLE, "--json"))["split"] is None
-    found = report(run(*EVALUATE, "--data", UCI, "--json"))
-    assert (found["split"], found["noise"]) == (3, 0.3)
+    record = report(run(*EVALUATE, "--data", UCI, "--json"))
+    assert (record["split"], record["noise"]) == (3, 0.3)
     result = run(*EVALUATE, "--data", UCI, "--against", "nets.safetensors", "--html", "page.html")
     assert f"test split of {UCI}, number 3" in result.stdout and "averaged rmse" in result.stdout
     assert "the noise of the targets is 0.3" in result.stdout and "warning" not in result.stderr
@@ -68,7 +68,7 @@ def test_what_is_known_of_training() -> None:
 def test_a_page_says_which_examples_it_is_about(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     split = Split(torch.randn(20, 1), torch.randn(20, 1))
     sets = DataSet("snelson", split, Split(split.inputs, split.targets * torch.nan), None, None, None)
-    monkeypatch.setattr(data, "load", lambda *given, **more: sets)
+    monkeypatch.setattr(data, "load", lambda *args, **more: sets)
     run(*COLLECT, "--model", "mlp:1-3-1", "--data", "snelson")
     run("flow", "evaluate", "nets.safetensors", "--data", "snelson", "--html", "page.html")
     text = Path("page.html").read_text()

@@ -20,7 +20,8 @@ def refuse_curves(paths: Any) -> Any:
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else.")]
 SeedOption = Annotated[
-    int, typer.Option("--seed", help="Seed of everything that is drawn at random.", min=0, max=2**63 - 1)
+    int,
+    typer.Option("--seed", metavar="INTEGER", help="Seed of everything that is drawn at random.", min=0, max=2**63 - 1),
 ]
 ModelOption = Annotated[str, typer.Option("--model", help="A name of the zoo, such as resnet20, or module:factory.")]
 ArgsOption = Annotated[str | None, typer.Option("--args", help="Arguments of the factory, as a JSON object.")]

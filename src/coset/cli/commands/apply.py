@@ -10,6 +10,7 @@ import typer
 from coset.cli import console
 from coset.cli.options import CheckpointArgument, JsonOption
 from coset.cli.progress import open_display
+from coset.core.names import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def apply(
     element: Annotated[Path, typer.Argument(help="The .element.safetensors that `coset align` wrote.")],
     checkpoint: CheckpointArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The moved checkpoint: .safetensors, or a folder.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The permuted checkpoint: .safetensors, or a folder.")],
     inverse: Annotated[bool, typer.Option("--inverse", help="Undo the permutation instead.")] = False,
     json: JsonOption = False,
 ) -> None:
@@ -46,4 +47,6 @@ def apply(
     if json:
         console.print_json({"output": str(output), "tensors": len(source), "groups": len(sym.groups)})
     else:
-        console.stdout().print(f"wrote {output}: {len(source)} tensors, moved by {len(sym.groups)} groups")
+        console.stdout().print(
+            f"wrote {output}: {plural(len(source), 'tensor')}, moved by {plural(len(sym.groups), 'group')}"
+        )

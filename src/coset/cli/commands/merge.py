@@ -25,7 +25,7 @@ from coset.core.errors import CosetError
 
 def merge(
     paths: Annotated[
-        list[Path], typer.Argument(metavar="CHECKPOINTS...", help="Two checkpoints or more.", callback=refuse_curves)
+        list[Path], typer.Argument(metavar="CHECKPOINTS", help="Two checkpoints or more.", callback=refuse_curves)
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The merged checkpoint: .safetensors.")],
     model: ModelOption = "",
