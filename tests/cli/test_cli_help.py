@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 import coset
 from coset.cli import app
 from coset.cli.app import add_commands
+from coset.cli.methods import METHODS
 
 Run = Callable[..., Result]
 ROOT: Any = typer.main.get_command(app)
@@ -63,8 +64,20 @@ def test_help_has_examples_and_explains_options(run: Run, path: tuple[str, ...])
         assert isinstance(text, str) and text.endswith("."), f"coset {' '.join(path)}: {option.name}"
 
 
-@pytest.mark.parametrize("words", EXAMPLES, ids=" ".join)
-def test_examples_parse(words: list[str]) -> None:
+def documented() -> list[list[str]]:
+    """The commands of the pages and of the README, but for those with placeholders such as [options]."""
+    root = Path(__file__).parents[2]
+    calls = []
+    for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        calls += [
+            shlex.split(line.removeprefix("$ coset ")) for line in text.splitlines() if line.startswith("$ coset ")
+        ]
+    return [words for words in calls if "[options]" not in words and words[0] != "bench"]
+
+
+@pytest.mark.parametrize("words", [*EXAMPLES, *documented()], ids=" ".join)
+def test_examples_and_documented_commands_parse(words: list[str]) -> None:
     command, names = ROOT, list(words)
     while isinstance(command, TyperGroup):
         inner = command.get_command(typer.Context(command), names.pop(0))
@@ -88,6 +101,11 @@ def test_defaults_that_help_tells_are_those_of_the_settings(path: tuple[str, ...
         default = getattr(settings, name)
         last = claims[name].split()[-1]
         assert last == default or float(last) == default, f"--{name}: {options[name]}"
+
+
+def test_help_names_all_methods_of_inference() -> None:
+    (method,) = (option for option in COMMANDS[("fit",)].params if option.name == "method")
+    assert all(name in method.help for name in METHODS)
 
 
 def test_a_new_command_is_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -289,7 +289,7 @@ def test_steps_of_long_epochs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_stopped_sampling_goes_on(
     run: Run, folder: Path, nets: coset.Population, monkeypatch: pytest.MonkeyPatch, more: tuple[object, ...]
 ) -> None:
-    monkeypatch.setattr("coset.cli.flow_sampler.ON_CPU", 4)
+    monkeypatch.setattr("coset.cli.network_sampler.ON_CPU", 4)
     fit(run)
     report(sample(run, *more, "-n", 10, "--json"))
     whole = coset.Population.load(folder / SAMPLES)

@@ -76,7 +76,7 @@ def sample(
 
     import torch
 
-    from coset.cli import flow_sampler, outputs
+    from coset.cli import network_sampler, outputs
     from coset.cli.population_files import TRAINED, open_flow, optional_spec, record_of, spec_of, split_of, trained_on
     from coset.cli.progress import BatchesListener, open_display
     from coset.cli.run_folder import resumable
@@ -104,13 +104,13 @@ def sample(
         if guide is not None or "inputs" in about:
             spec = spec_of(spec, {path: about})
         if width_of:
-            flow = flow_sampler.widen(flow, spec, display)
+            flow = network_sampler.widen(flow, spec, display)
         elif spec.name:
-            flow_sampler.check_model(flow, spec, path)
+            network_sampler.check_model(flow, spec, path)
         guidance = None
         if guide is not None:
             display.stage(f"building {spec.name} and reading {guide}")
-            guidance = flow_sampler.guidance_by(flow, spec, guide, split, strength or 0.0)
+            guidance = network_sampler.guidance_by(flow, spec, guide, split, strength or 0.0)
     how = {
         "steps": steps,
         "method": method or ("rk4" if log_prob else "heun"),
@@ -123,13 +123,13 @@ def sample(
         **(record_of(spec) if spec.name else {}),
     }
     divergence: DivergenceName | None = ("exact" if exact else "hutchinson") if log_prob else None
-    sampler = flow_sampler.FlowSampler(flow, guidance, steps, how["method"], noise, labels, divergence)
+    sampler = network_sampler.NetworkSampler(flow, guidance, steps, how["method"], noise, labels, divergence)
     store = None
     if work is not None:
         density = "exact" if exact else log_prob
         store = SampleBatches.of(work, {**how, "density": density, "device": torch.device(device).type}, path)
     generator = torch.Generator(device).manual_seed(seed)
-    size = flow_sampler.batch_size(device)
+    size = network_sampler.batch_size(device)
     begin_sampling = time.perf_counter()
     parts, new = [], 0
     with resumable("--work", work, json) as display:

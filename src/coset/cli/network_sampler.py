@@ -24,7 +24,7 @@ EXAMPLES = 256  # that a guided flow is measured on at each step, so that the wo
 
 
 @dataclass(frozen=True, eq=False)
-class FlowSampler:
+class NetworkSampler:
     """steps, method, noise, guidance: as in `Flow.sample`. condition: the numbers of each label, for all networks.
 
     divergence: how densities are computed, None without them.
