@@ -154,15 +154,15 @@ def _figures(records: Sequence[Record], totals: dict[str, int]) -> str:
         ["tensors not used by the traced call", str(unused)],
     ]
     for label, key, choose in EXTREMES:
-        measured = [record for record in verified if record.get(key) is not None]
-        if measured:
-            extreme = choose(measured, key=itemgetter(key))
+        records_of = [record for record in verified if record.get(key) is not None]
+        if records_of:
+            extreme = choose(records_of, key=itemgetter(key))
             rows.append([label, f"{float(extreme[key]):.1e} ({extreme['name']})"])
     for stage in SECONDS:
-        measured = [record for record in verified if stage in record.get("seconds", {})]
-        if measured:
-            seconds = [float(record["seconds"][stage]) for record in measured]
-            slowest = measured[seconds.index(max(seconds))]["name"]
+        records_of = [record for record in verified if stage in record.get("seconds", {})]
+        if records_of:
+            seconds = [float(record["seconds"][stage]) for record in records_of]
+            slowest = records_of[seconds.index(max(seconds))]["name"]
             figure = f"median {statistics.median(seconds):.2f}, at most {max(seconds):.2f} ({slowest})"
             rows.append([f"seconds, {stage}", figure])
     return grid(["of the verified models", ""], rows)

@@ -10,7 +10,7 @@ from typing import Any
 from coset.core.errors import CosetError
 
 Record = dict[str, Any]
-NAMED = 12  # models or tensors named in one cell
+MOST_NAMES = 12  # models or tensors named in one cell
 
 
 def read(path: Path) -> Record:
@@ -44,10 +44,10 @@ def folded(summary: str, body: str) -> str:
     return f"<details>\n<summary>{summary}</summary>\n\n{body}\n</details>\n"
 
 
-def listing(names: Sequence[str], most: int = NAMED) -> str:
+def listing(names: Sequence[str], most: int = MOST_NAMES) -> str:
     """Names, the first few of many."""
-    shown = ", ".join(names[:most])
-    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+    text = ", ".join(names[:most])
+    return text if len(names) <= most else f"{text} and {len(names) - most} more"
 
 
 def short(value: object, form: str) -> str:

@@ -75,13 +75,13 @@ def merging(results: Path) -> tuple[str, dict[str, Figure]]:
         path = results / f"{name}.json"
         command = f"python -m bench {script} --out results/{path.name}"
         if path.exists():
-            parts.append(f"## {title}\n\n{_shown(path, section)}")
+            parts.append(f"## {title}\n\n{_section(path, section)}")
         elif name in EXPECTED:
             parts.append(f"## {title}\n\n{absent(path, command)}")
     return "\n".join(part.rstrip("\n") + "\n" for part in parts), pictures
 
 
-def _shown(path: Path, section: PageSection) -> str:
+def _section(path: Path, section: PageSection) -> str:
     """A section with its source below."""
     record = read(path)
     try:

@@ -177,9 +177,9 @@ def layer_count(values: dict[str, Any]) -> tuple[str, int] | None:
 
 def is_layer_index_list(name: str, value: Any, layers: int) -> bool:
     """Whether an attribute lists layers by number."""
-    named = matches(r"\w*(index|indexes|indices|idxs|layer_ids|hook_ids|extract_layers|attention_layers)", name)
+    is_index_name = matches(r"\w*(index|indexes|indices|idxs|layer_ids|hook_ids|extract_layers|attention_layers)", name)
     return (
-        named
+        is_index_name
         and isinstance(value, list | tuple)
         and len(value) > 0
         and len(value) < layers

@@ -162,7 +162,7 @@ def attempts(name: str) -> Iterator[ModelCall]:
         raise StageError("build", one_line(error)) from error
     failure = StageError("build", "no inputs known for this signature")
     for profile in PROFILES:
-        reached = False
+        was_called = False
         for attention in ("sdpa", "eager"):
             try:
                 model = construct(kind, small(base, profile), attention)
@@ -183,12 +183,12 @@ def attempts(name: str) -> Iterator[ModelCall]:
                         failure = StageError("call", f"{one_line(error)} [{inputs.label}]")
                     continue
                 kinds.add(where)
-                reached = True
+                was_called = True
                 label = f"{profile.name} {attention} {inputs.label}"
                 yield ModelCall(probe, (), inputs.data, label)
                 with contextlib.suppress(Exception), export_patches():
                     probe = called(model, precomputed(model, inputs))
                 yield ModelCall(probe, (), inputs.data, label + " patched", context=export_patches)
-        if reached:
+        if was_called:
             return
     raise failure

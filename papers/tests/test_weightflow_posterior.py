@@ -24,7 +24,7 @@ from coset_papers.weightflow.posterior.annealing import Annealing, annealed_evid
 from coset_papers.weightflow.posterior.cases import CASES, EUCLIDEAN
 from coset_papers.weightflow.posterior.claims import HELD_OUT, OTHERS, posterior_claims
 from coset_papers.weightflow.posterior.figure import draw_posterior, posterior
-from coset_papers.weightflow.posterior.quality import apart, log_target, predicted, thinned
+from coset_papers.weightflow.posterior.quality import differences, log_target, predict, thin
 from coset_papers.weightflow.posterior.regression import BayesianRegression
 
 NOISE, PRIOR = 0.9, 0.9
@@ -94,7 +94,7 @@ def test_predictions_of_two_networks_by_hand() -> None:
         name: torch.randn(2, *x.shape, generator=torch.Generator().manual_seed(1)) for name, x in like.items()
     }
     grid = torch.linspace(-1, 1, 5)[:, None]
-    result = predicted(run, ONE, population, grid)
+    result = predict(run, ONE, population, grid)
     f = [_outputs(one, test.inputs) for one in states.unstack(population)]
     total, inside, errors = 0.0, dict.fromkeys((0.5, 0.9, 0.95), 0), 0.0
     for i, y in enumerate(test.targets[:, 0].tolist()):
@@ -112,7 +112,7 @@ def test_predictions_of_two_networks_by_hand() -> None:
     assert result["mean"] == pytest.approx(line.mean(0).tolist(), rel=1e-5)
     assert result["deviation"] == pytest.approx(((line[0] - line[1]).abs() / math.sqrt(2)).tolist(), rel=1e-5)
     other = result | {"mean": [x + 2 * s for x, s in zip(result["mean"], result["deviation"], strict=True)]}
-    assert apart(other, result) == {"means": pytest.approx(2), "deviations": pytest.approx(1)}
+    assert differences(other, result) == {"means": pytest.approx(2), "deviations": pytest.approx(1)}
 
 
 def _outputs(one: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -121,8 +121,8 @@ def _outputs(one: dict[str, Tensor], x: Tensor) -> Tensor:
 
 
 def test_halves_and_thinning() -> None:
-    assert thinned({"w": torch.arange(10.0)}, 3)["w"].tolist() == [0, 4, 9]
-    assert thinned({"w": torch.arange(2.0)}, 3)["w"].tolist() == [0, 1]
+    assert thin({"w": torch.arange(10.0)}, 3)["w"].tolist() == [0, 4, 9]
+    assert thin({"w": torch.arange(2.0)}, 3)["w"].tolist() == [0, 1]
     train, test = replace(ONE, thin=1).splits(Settings())
     assert (len(train), len(test)) == (80, 20)
     assert not set(train.inputs.flatten().tolist()) & set(test.inputs.flatten().tolist())

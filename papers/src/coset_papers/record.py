@@ -49,9 +49,9 @@ def reproduce(name: str, settings: Settings) -> Record:
     }
     file = settings.out / f"{name.replace('/', '-')}-{settings.scale}.json"
     write_json(file, record)
-    written = read(file)
-    _draw(file, written)
-    return written
+    record_of_file = read(file)
+    _draw(file, record_of_file)
+    return record_of_file
 
 
 def redraw(file: Path) -> Path:

@@ -119,7 +119,7 @@ def estimates(name: str, separation: float, exact: bool, samples: int, seed: int
 
 
 def _estimators(orbit: OrbitMap, exact: bool) -> list[Estimate]:
-    def named(name: str, estimator: Estimator) -> Estimate:
+    def single(name: str, estimator: Estimator) -> Estimate:
         return lambda w, mean, std, generator: {name: estimator(w, mean, std, generator)}
 
     importance, bethe = ImportanceSampling(orbit, PROPOSED), Bethe(orbit)
@@ -133,9 +133,9 @@ def _estimators(orbit: OrbitMap, exact: bool) -> list[Estimate]:
         constant = orbit.log_order - sum(orbit.log_orders[name] for name in bethe.independent)
         return {CONVERGED: torch.stack(sums).sum(0) + constant}
 
-    estimators = [named(f"InfoNCE, K = {k}", InfoNCE(orbit, k)) for k in UNIFORM]
-    estimators += [sandwich, named(FAST, bethe), converged]
-    return [named(EXACT, Exact(orbit)), *estimators] if exact else estimators
+    estimators = [single(f"InfoNCE, K = {k}", InfoNCE(orbit, k)) for k in UNIFORM]
+    estimators += [sandwich, single(FAST, bethe), converged]
+    return [single(EXACT, Exact(orbit)), *estimators] if exact else estimators
 
 
 @torch.no_grad()
@@ -255,16 +255,17 @@ def draw_information(data: Any) -> Figure:
         style(below[column], "units n", "|estimate - I| / I" if column == 0 else "")
         for k, name in enumerate(rows[0]["estimates"]):
             colour = INK if name == "exact" else HUES[k - 1]
-            shown = [row for row in rows if name in row["estimates"]]
-            n = [row["units"] for row in shown]
+            estimated = [row for row in rows if name in row["estimates"]]
+            n = [row["units"] for row in estimated]
             share, error = (
-                [row["estimates"][name][key] / row["log_order"] for row in shown] for key in ("information", "error")
+                [row["estimates"][name][key] / row["log_order"] for row in estimated]
+                for key in ("information", "error")
             )
             if name == "exact":
                 above[column].plot(n, share, "+", color=INK, markersize=5, zorder=3, label=name)
                 continue
             above[column].errorbar(n, share, error, fmt=".-", markersize=3, linewidth=1, color=colour, label=name)
-            exact_rows = [row for row in shown if row["exact"]]
+            exact_rows = [row for row in estimated if row["exact"]]
             truth = np.array([row["estimates"]["exact"]["information"] for row in exact_rows])
             bias = np.array([row["estimates"][name]["bias"] for row in exact_rows])
             relative = np.maximum(np.abs(bias) / np.maximum(truth, 1e-12), LEAST)

@@ -33,8 +33,8 @@ NEAR = 0.1  # relative distance of a threshold that is still the published one, 
 OPTIMIZERS: tuple[Literal["sgd", "adam"], ...] = ("sgd", "adam")
 LARGEST = 8.0  # alpha / sigma
 CLOSE = 4.0  # surely below the threshold
-SHOWN = (2.0, 4.0, 5.0, 6.0)  # the distances of Figure 2
-FITTED, STEPS, LIMIT, OPTIMUM = HUES[1], HUES[2], HUES[0], HUES[3]
+DISTANCES = (2.0, 4.0, 5.0, 6.0)  # the distances of Figure 2
+FIT_COLOUR, STEPS_COLOUR, LIMIT_COLOUR, OPTIMUM_COLOUR = HUES[1], HUES[2], HUES[0], HUES[3]
 DASHED, DOTTED = (0, (4, 3)), (0, (1, 2))
 Dashes = str | tuple[int, tuple[int, int]]
 Look = tuple[str, str, str, Dashes]  # the key of a curve, its label, colour and dashes
@@ -72,22 +72,22 @@ SIZES = {
 def fig2(settings: Settings) -> Outcome:
     """Figure 2: target and minimiser on a line."""
     descent = SIZES[settings.scale].descent(dimension=1)
-    fit = _fit(settings, SHOWN, [1.0] * len(SHOWN), descent)
+    fit = _fit(settings, DISTANCES, [1.0] * len(DISTANCES), descent)
     means = [mean for (mean,) in fit["mean"]]
-    a = torch.tensor(SHOWN, dtype=torch.float64)
+    a = torch.tensor(DISTANCES, dtype=torch.float64)
     data = {
-        "alpha": SHOWN,
+        "alpha": DISTANCES,
         "descent": asdict(descent),
         "fitted": {"mean": means, "std": [abs(std) for ((std,),) in fit["factor"]]},
         "from_mode": _line(exact.from_mode(a)),
         "optimum": _line(exact.optimum(a)),
     }
-    below = [k for k, alpha in enumerate(SHOWN) if alpha < exact.fold()]
-    above = [k for k in range(len(SHOWN)) if k not in below]
-    shares = [abs(mean) / alpha for mean, alpha in zip(means, SHOWN, strict=True)]
+    below = [k for k, alpha in enumerate(DISTANCES) if alpha < exact.fold()]
+    above = [k for k in range(len(DISTANCES)) if k not in below]
+    shares = [abs(mean) / alpha for mean, alpha in zip(means, DISTANCES, strict=True)]
     where = ", ".join(f"{share:.2f}" for share in shares)
-    best = ", ".join(f"{float(m) / alpha:.2f}" for m, alpha in zip(exact.optimum(a).m, SHOWN, strict=True))
-    names = ", ".join(f"{alpha:g}" for alpha in SHOWN)
+    best = ", ".join(f"{float(m) / alpha:.2f}" for m, alpha in zip(exact.optimum(a).m, DISTANCES, strict=True))
+    names = ", ".join(f"{alpha:g}" for alpha in DISTANCES)
     holds = all(shares[k] > HALFWAY for k in below) and all(shares[k] < HALFWAY for k in above)
     claim = Claim(
         "close modes are covered by one wide Gaussian, though KL is reversed; of distant ones it takes one",
@@ -103,10 +103,10 @@ def fig3(settings: Settings) -> Outcome:
     """Figure 3: interpolation, determinant of the covariance, and KL against the distance of the modes."""
     sizes = SIZES[settings.scale]
     descent, alphas = sizes.descent(), sizes.distances()
-    fitted = _summary(_fit(settings, alphas, [1.0] * len(alphas), descent), alphas)
+    fits = _summary(_fit(settings, alphas, [1.0] * len(alphas), descent), alphas)
     curves = _exact(settings, 1.0, sizes)
-    data = {"alpha": alphas, "descent": asdict(descent), "fitted": fitted, "exact": curves}
-    return Outcome(data, (*_threshold_claims(alphas, fitted), *_shape_claims(alphas, fitted, curves)))
+    data = {"alpha": alphas, "descent": asdict(descent), "fitted": fits, "exact": curves}
+    return Outcome(data, (*_threshold_claims(alphas, fits), *_shape_claims(alphas, fits, curves)))
 
 
 def fig5(settings: Settings) -> Outcome:
@@ -122,8 +122,8 @@ def fig5(settings: Settings) -> Outcome:
     for k, sigma in enumerate(PUBLISHED):
         part = slice(k * len(distances), (k + 1) * len(distances))
         row: dict[str, Any] = {"sigma": sigma, "alpha": alphas[part]}
-        for name, fitted in (("sgd", by_sgd), ("adam", by_adam)):
-            row[name] = {key: values[part] for key, values in fitted.items()}
+        for name, fits in (("sgd", by_sgd), ("adam", by_adam)):
+            row[name] = {key: values[part] for key, values in fits.items()}
             row[name]["threshold"] = threshold(alphas[part], row[name]["interpolation"])
         rows.append(row | {"exact": _exact(settings, sigma, sizes)})
     return Outcome({"rows": rows, "descent": asdict(sizes.descent())}, _scaling_claims(rows, sizes))
@@ -196,8 +196,8 @@ def _line(q: exact.Line, a: Tensor | None = None) -> dict[str, list[float]]:
     }
 
 
-def _threshold_claims(alphas: list[float], fitted: dict[str, list[float]]) -> tuple[Claim, ...]:
-    ours = threshold(alphas, fitted["interpolation"])
+def _threshold_claims(alphas: list[float], fits: dict[str, list[float]]) -> tuple[Claim, ...]:
+    ours = threshold(alphas, fits["interpolation"])
     return (
         Claim(
             "there is a threshold alpha*; beyond it the fit stays at the mode where it starts",
@@ -217,10 +217,10 @@ def _threshold_claims(alphas: list[float], fitted: dict[str, list[float]]) -> tu
     )
 
 
-def _shape_claims(alphas: list[float], fitted: dict[str, list[float]], curves: Any) -> tuple[Claim, ...]:
+def _shape_claims(alphas: list[float], fits: dict[str, list[float]], curves: Any) -> tuple[Claim, ...]:
     below = [k for k, alpha in enumerate(alphas) if 1.0 <= alpha <= CLOSE]  # nearer to 0 noise decides
-    off = max(abs(fitted["interpolation"][k] - 0.5) for k in below)
-    determinants = [fitted["determinant"][k] for k in below]
+    off = max(abs(fits["interpolation"][k] - 0.5) for k in below)
+    determinants = [fits["determinant"][k] for k in below]
     widest = float(exact.midpoint(torch.tensor([CLOSE], dtype=torch.float64)).s.square())
     return (
         Claim(
@@ -241,8 +241,8 @@ def _shape_claims(alphas: list[float], fitted: dict[str, list[float]], curves: A
         Claim(
             "KL rises with alpha, to log 2 = 0.693, the price of one of two modes",
             None,
-            f"{fitted['kl'][-1]:.3f} at alpha {alphas[-1]:g}",
-            abs(fitted["kl"][-1] - math.log(2)) < 0.1,
+            f"{fits['kl'][-1]:.3f} at alpha {alphas[-1]:g}",
+            abs(fits["kl"][-1] - math.log(2)) < 0.1,
         ),
     )
 
@@ -289,9 +289,9 @@ def draw_fig2(data: Any) -> Figure:
         target = (_normal(x, 0, 1) + _normal(x, alpha, 1)) / 2
         axes.fill_between(x, target, color=FAINT, alpha=0.35, linewidth=0, label="target")
         looks: tuple[Look, ...] = (
-            ("fitted", "fitted on samples, from the left mode", FITTED, "solid"),
-            ("from_mode", "exact descent from the left mode", LIMIT, DASHED),
-            ("optimum", "the best Gaussian", OPTIMUM, DOTTED),
+            ("fitted", "fitted on samples, from the left mode", FIT_COLOUR, "solid"),
+            ("from_mode", "exact descent from the left mode", LIMIT_COLOUR, DASHED),
+            ("optimum", "the best Gaussian", OPTIMUM_COLOUR, DOTTED),
         )
         for name, label, colour, dashes in looks:
             density = _normal(x, data[name]["mean"][k], data[name]["std"][k])
@@ -309,7 +309,9 @@ def draw_fig3(data: Any) -> Figure:
     for axes, (key, label) in zip(row, labels.items(), strict=True):
         style(axes, "alpha", label)
         _draw_exact(axes, data["exact"], key)
-        axes.plot(data["alpha"], data["fitted"][key], ".", color=FITTED, markersize=4, label=_sampled(data, "SGD"))
+        axes.plot(
+            data["alpha"], data["fitted"][key], ".", color=FIT_COLOUR, markersize=4, label=_sampling_label(data, "SGD")
+        )
         _thresholds(axes, data["exact"], published=5.0)
     legend(figure, row[0], 3)
     return figure
@@ -326,8 +328,12 @@ def draw_fig5(data: Any) -> Figure:
             title = f"sigma = {row['sigma']:g}" if key == "interpolation" else ""
             style(axes, "alpha", label if column == 0 else "", title)
             _draw_exact(axes, row["exact"], key)
-            axes.plot(row["alpha"], row["sgd"][key], ".", color=FITTED, markersize=4, label=_sampled(data, "SGD"))
-            axes.plot(row["alpha"], row["adam"][key], "x", color=INK, markersize=3.5, label=_sampled(data, "Adam"))
+            axes.plot(
+                row["alpha"], row["sgd"][key], ".", color=FIT_COLOUR, markersize=4, label=_sampling_label(data, "SGD")
+            )
+            axes.plot(
+                row["alpha"], row["adam"][key], "x", color=INK, markersize=3.5, label=_sampling_label(data, "Adam")
+            )
             _thresholds(axes, row["exact"], published=5 * row["sigma"])
         grid[0][column].set_ylim(-0.04, 0.74)  # the smallest alpha is all noise
     legend(figure, grid[0][0], 4)
@@ -336,9 +342,9 @@ def draw_fig5(data: Any) -> Figure:
 
 def _draw_exact(axes: Axes, data: Any, key: str) -> None:
     looks: tuple[Look, ...] = (
-        ("same_steps", "as many steps of SGD, without noise", STEPS, "solid"),
-        ("from_mode", "descent from a mode to its end, without noise", LIMIT, "solid"),
-        ("optimum", "the best Gaussian", OPTIMUM, DASHED),
+        ("same_steps", "as many steps of SGD, without noise", STEPS_COLOUR, "solid"),
+        ("from_mode", "descent from a mode to its end, without noise", LIMIT_COLOUR, "solid"),
+        ("optimum", "the best Gaussian", OPTIMUM_COLOUR, DASHED),
     )
     for name, label, colour, dashes in looks:
         axes.plot(data["alpha"], data[name][key], color=colour, linewidth=1.4, linestyle=dashes, label=label)
@@ -347,13 +353,13 @@ def _draw_exact(axes: Axes, data: Any, key: str) -> None:
 def _thresholds(axes: Axes, data: Any, published: float) -> None:
     for x, colour, dashes, label in (
         (published, INK, "solid", "published threshold"),
-        (data["fold"], LIMIT, DOTTED, "exact threshold of descent from a mode"),
-        (data["crossing"], OPTIMUM, DOTTED, "exact threshold of the optimum"),
+        (data["fold"], LIMIT_COLOUR, DOTTED, "exact threshold of descent from a mode"),
+        (data["crossing"], OPTIMUM_COLOUR, DOTTED, "exact threshold of the optimum"),
     ):
         axes.axvline(x, color=colour, linewidth=0.9, linestyle=dashes, label=label, zorder=1)
 
 
-def _sampled(data: Any, optimizer: str) -> str:
+def _sampling_label(data: Any, optimizer: str) -> str:
     return f"{optimizer}, {data['descent']['steps']} steps of {data['descent']['samples']} samples"
 
 

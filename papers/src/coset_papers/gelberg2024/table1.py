@@ -97,10 +97,10 @@ def draw_table1(data: Any) -> Figure:
     style(left, "hidden units", "test accuracy")
     style(middle, "hidden units", "gain in accuracy, percent")
     style(right, "hidden units", "gain in test NLL, nats")
-    shown = [*data["rows"], data["broad"]]
+    table = [*data["rows"], data["broad"]]
     for k, name in enumerate(WAYS):
-        places = [place for place, row in enumerate(shown) if name in row["methods"]]
-        rows = [shown[place] for place in places]
+        places = [place for place, row in enumerate(table) if name in row["methods"]]
+        rows = [table[place] for place in places]
         x = [place + 0.1 * (k - 2.5) for place in places]
         scores = [row["methods"][name]["score"] for row in rows]
         left.errorbar(
@@ -124,7 +124,7 @@ def draw_table1(data: Any) -> Figure:
             gains = [a - b for a, b in zip(published, data["published"][MEAN_FIELD], strict=True)]
             middle.plot(x[: len(gains)], gains, "x", color=HUES[k], markersize=5)
     for axes in (left, middle, right):
-        axes.set_xticks(range(len(shown)), [f"{row['width']}{', broad' if row is shown[-1] else ''}" for row in shown])
+        axes.set_xticks(range(len(table)), [f"{row['width']}{', broad' if row is table[-1] else ''}" for row in table])
     for axes in (middle, right):
         axes.axhline(0, color=FAINT, linewidth=1)
     middle.set_title("x: published; bars: standard error", fontsize=8)

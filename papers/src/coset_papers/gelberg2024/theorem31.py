@@ -52,7 +52,7 @@ def theorem31(settings: Settings) -> Outcome:
     sizes = SIZES[settings.scale]
     name, inputs, outputs = sizes.source
     generator = torch.Generator().manual_seed(settings.seed)
-    shown = {
+    series = {
         f"Gaussian weights, {inputs}-n-{outputs}": [
             _gaussian(inputs, width, outputs, sizes.replicas, generator) for width in sizes.widths
         ],
@@ -67,7 +67,7 @@ def theorem31(settings: Settings) -> Outcome:
     record = {
         "sizes": asdict(sizes),
         "width": list(sizes.widths),
-        "series": shown,
+        "series": series,
         "bounds": {
             f"Theorem 3.1 (Eq. 11), {inputs}-n-{outputs}": [printed_bound(inputs, n, outputs) for n in sizes.widths],
             f"its proof, 2 D / log n!, {inputs}-n-{outputs}": [proof_bound(inputs, n, outputs) for n in sizes.widths],
@@ -75,7 +75,7 @@ def theorem31(settings: Settings) -> Outcome:
             "2 / sqrt(n - 1)": [pairs_bound(n) for n in sizes.widths],
         },
     }
-    return Outcome(record, _claims(sizes, shown))
+    return Outcome(record, _claims(sizes, series))
 
 
 def draw_theorem31(data: Any) -> Figure:
@@ -130,24 +130,24 @@ def _rows(modes: list[NearestMode]) -> dict[str, list[float]]:
     return {key: [getattr(one, key) for one in modes] for key in NearestMode.__dataclass_fields__}
 
 
-def _claims(sizes: Theorem31Sizes, shown: dict[str, list[dict[str, list[float]]]]) -> tuple[Claim, ...]:
+def _claims(sizes: Theorem31Sizes, series: dict[str, list[dict[str, list[float]]]]) -> tuple[Claim, ...]:
     name, inputs, outputs = sizes.source
     first, last = sizes.widths[0], sizes.widths[-1]
-    random, small, trained, free = shown.values()
-    measured = [
+    random, small, decayed, free = series.values()
+    ratios = [
         (n, ratio)
-        for rows in (random, trained, free)
+        for rows in (random, decayed, free)
         for n, row in zip(sizes.widths, rows, strict=True)
         for ratio in row["ratio"]
     ]
-    slope = math.log(_mean(trained[-1]["ratio"]) / _mean(trained[0]["ratio"])) / math.log(last / first)
-    worst = max(ratio / pairs_bound(n) for n, ratio in measured)
+    slope = math.log(_mean(decayed[-1]["ratio"]) / _mean(decayed[0]["ratio"])) / math.log(last / first)
+    worst = max(ratio / pairs_bound(n) for n, ratio in ratios)
     return (
         Claim(
             f"||w - g w|| is at most this times ||w||, for some g != e (n = {last}, {name})",
             printed_bound(inputs, last, outputs),
-            _mean(trained[-1]["ratio"]),
-            all(ratio <= printed_bound(inputs, n, outputs) for n, ratio in measured),
+            _mean(decayed[-1]["ratio"]),
+            all(ratio <= printed_bound(inputs, n, outputs) for n, ratio in ratios),
             f"||w - g w|| <= 2 ||w|| holds for every g; the bound of the theorem says more from "
             f"n = 10^{log10_useful_width(inputs, outputs):.0f} on. Eq. 11 as printed lacks a factor of 2 against its "
             "own derivation.",
@@ -156,19 +156,19 @@ def _claims(sizes: Theorem31Sizes, shown: dict[str, list[dict[str, list[float]]]
             "relative to ||w||, the nearest equivalent mode comes closer with width",
             "O(1 / log n)",
             f"n^{slope:.2f}, trained",
-            _mean(trained[-1]["ratio"]) < _mean(trained[0]["ratio"]),
+            _mean(decayed[-1]["ratio"]) < _mean(decayed[0]["ratio"]),
             "The nearest is always the swap of the closest two units, so the ratio is at most 2 / sqrt(n - 1), in any "
             f"dimension: measured at up to {worst:.3f} of that.",
         ),
         Claim(
             "so equivalent modes of wide networks are near",
             None,
-            f"closest units of n = {last}, by the size of a unit: trained {_mean(trained[-1]['distance']):.3f}, "
+            f"closest units of n = {last}, by the size of a unit: trained {_mean(decayed[-1]['distance']):.3f}, "
             f"without weight decay {_mean(free[-1]['distance']):.3f}, random {_mean(random[-1]['distance']):.3f}, "
             f"random 1-n-1 {_mean(small[-1]['distance']):.3f}",
             None,
             "||w|| grows with n, so the ratio falls also where units stay as far apart as they are long. The closest "
-            f"trained units have {_mean(trained[-1]['size']):.3f} of the size of a unit, without weight decay "
+            f"trained units have {_mean(decayed[-1]['size']):.3f} of the size of a unit, without weight decay "
             f"{_mean(free[-1]['size']):.3f}: units near zero have decayed, and do nothing. Whether a Gaussian "
             "interpolates depends on the distance by its deviation (fig3), not by ||w||.",
         ),

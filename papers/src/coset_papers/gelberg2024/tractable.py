@@ -38,7 +38,7 @@ METHODS: dict[str, Entropy | None] = {
     "Bethe": "bethe",
     "exact": "exact",
 }
-SHOWN = (0.1, 0.2)  # the alphas of Figure 4
+ALPHAS_OF_FIG4 = (0.1, 0.2)  # the alphas of Figure 4
 MSE = {MEAN_FIELD: (0.11, 0.12, 0.13, 0.18), PAPER: (0.09, 0.09, 0.10, 0.12)}  # Table 2
 ELBO = {MEAN_FIELD: (-0.022, -0.025, -0.032, -0.042), PAPER: (-0.023, -0.029, -0.035, -0.043)}  # Table 3
 SYMMETRIZED = {MEAN_FIELD: (-0.009, -0.013, -0.021, -0.031), PAPER: (-0.004, -0.007, -0.012, -0.019)}
@@ -68,7 +68,7 @@ SIZES = {
 
 def fig4(settings: Settings) -> Outcome:
     """Figure 4: the exact posterior, and those of the two methods."""
-    rows = [_row(settings, alpha) for alpha in SHOWN]
+    rows = [_row(settings, alpha) for alpha in ALPHAS_OF_FIG4]
     claims = [
         Claim(
             "mean-field VI lies between the equivalent modes, its symmetrization at one of them",
@@ -225,18 +225,18 @@ def _row(settings: Settings, alpha: float) -> dict[str, Any]:
 
     def optima() -> dict[str, Any]:
         best = {key: posterior.best(key == "symmetrized") for key in OPTIMA}
-        return {key: _measured(posterior, evidence, q) | _numbers(q) for key, q in best.items()}
+        return {key: _scores(posterior, evidence, q) | _numbers(q) for key, q in best.items()}
 
     return {
         "alpha": alpha,
         "posterior": asdict(posterior),
         "evidence": (evidence - posterior.constant) / POINTS,
-        "methods": {name: _fitted(settings, posterior, evidence, name) for name in METHODS},
+        "methods": {name: _runs_of_method(settings, posterior, evidence, name) for name in METHODS},
         "optimum": settings.keep("gelberg2024-tractable-optima", optima, **asdict(posterior)),
     }
 
 
-def _fitted(settings: Settings, posterior: ExactPosterior, evidence: float, name: str) -> list[dict[str, Any]]:
+def _runs_of_method(settings: Settings, posterior: ExactPosterior, evidence: float, name: str) -> list[dict[str, Any]]:
     """The runs of one method."""
     sizes = SIZES[settings.scale]
     shared: dict[str, Any] = {
@@ -262,7 +262,7 @@ def _fitted(settings: Settings, posterior: ExactPosterior, evidence: float, name
             q = Normal(*(x["weight"].double().cpu().flatten() for x in (solution.mean, solution.std)))
             rmse = evaluate(solution, model, test, sizes.samples).rmse
             assert rmse is not None
-            rows.append(_measured(posterior, evidence, q) | _numbers(q) | {"mse": rmse**2})
+            rows.append(_scores(posterior, evidence, q) | _numbers(q) | {"mse": rmse**2})
         return rows
 
     key = {"alpha": posterior.alpha, "method": name, "samples": sizes.samples, "replicas": sizes.replicas}
@@ -270,7 +270,7 @@ def _fitted(settings: Settings, posterior: ExactPosterior, evidence: float, name
     return rows
 
 
-def _measured(posterior: ExactPosterior, evidence: float, q: Normal) -> dict[str, float]:
+def _scores(posterior: ExactPosterior, evidence: float, q: Normal) -> dict[str, float]:
     """Bounds per training point, KL in nats, the share of the way to the modes, and the MSE of the mean prediction."""
     elbo, symmetrized = float(posterior.elbo(q)), float(posterior.symmetrized(q))
     return {

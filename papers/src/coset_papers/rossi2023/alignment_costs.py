@@ -42,7 +42,7 @@ def fig_a13(settings: Settings) -> Outcome:
     toy, study = _toy(), mlp(settings.scale, "mnist")
     measure = measure_of(settings.scale, study)
     curves = {cost: barriers(study, settings, measure, cost)[0] for cost in (NOT_MOVED, *COSTS)}
-    distances = settings.keep("rossi2023-costs", lambda: _reached(study, settings), **study.key())
+    distances = settings.keep("rossi2023-costs", lambda: _distances_by_cost(study, settings), **study.key())
     data = {"toy": toy, "title": study.title, "study": study.key(), "measure": asdict(measure)}
     data |= {"curves": curves, "reached": distances}
     moves = ", ".join(f"{name} {'swaps' if toy[cost] == [1, 0] else 'stays'}" for cost, name in COSTS.items())
@@ -111,7 +111,7 @@ def _gaussian(std: Tensor) -> Gaussian:
     return Gaussian({"w": torch.tensor(MEAN)}, {"w": std})
 
 
-def _reached(study: PosteriorStudy, settings: Settings) -> dict[str, dict[str, float]]:
+def _distances_by_cost(study: PosteriorStudy, settings: Settings) -> dict[str, dict[str, float]]:
     """What each cost is after each alignment, and the share of units that go where Wasserstein puts them."""
     a, b, *_ = study.solutions(settings)
     sym = study.symmetry(settings)

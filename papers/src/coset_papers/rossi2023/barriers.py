@@ -40,7 +40,7 @@ def barriers(
     """
 
     def compute() -> list[dict[str, Any]]:
-        return list(_measured(study, settings, measure, cost, path))
+        return list(_losses(study, settings, measure, cost, path))
 
     rows: list[dict[str, Any]] = settings.keep(
         f"rossi2023-{path.__name__}",
@@ -53,7 +53,7 @@ def barriers(
     return rows
 
 
-def _measured(
+def _losses(
     study: PosteriorStudy,
     settings: Settings,
     measure: PathMeasurement,

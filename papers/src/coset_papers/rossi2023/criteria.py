@@ -53,7 +53,7 @@ def differ(first: list[float], second: list[float]) -> bool | None:
     return None if error is None else abs(change) > ERRORS * error
 
 
-def written(rows: list[dict[str, Any]], split: str) -> str:
+def with_error(rows: list[dict[str, Any]], split: str) -> str:
     """The mean barrier of a split in words, with its error over pairs, or over the networks drawn for a single one."""
     values = heights(rows, split)
     error = standard_error(values) if len(values) > 1 else rows[0][split]["height_error"]

@@ -14,13 +14,13 @@ from coset_papers.catalogue import exhibit
 from coset_papers.outcome import Claim, Outcome, without_repeated_notes
 from coset_papers.plotting import legend, panels, style
 from coset_papers.rossi2023.barriers import ALIGNED as BY_WASSERSTEIN, NAIVE as NOT_MOVED, barriers
-from coset_papers.rossi2023.criteria import SHARE, TOO_SMALL, ZERO, nearly_zero, noticeable, written
+from coset_papers.rossi2023.criteria import SHARE, TOO_SMALL, ZERO, nearly_zero, noticeable, with_error
 from coset_papers.rossi2023.networks import PUBLISHED, SIZES, measure_of, mlp, resnet
 from coset_papers.rossi2023.plotting import ALIGNED, NAIVE, both, curve
 from coset_papers.rossi2023.study import COMPARED, PosteriorStudy
 from coset_papers.settings import Settings
 
-LEARNED = 0.8  # of the loss of guessing, at most
+FAR_FROM_GUESSING = 0.8  # of the loss of guessing, at most
 THRESHOLDS = f"No barrier: at most {ZERO} nats; nearly none: at most {SHARE:g} of the naive one. {PUBLISHED}"
 
 
@@ -62,19 +62,19 @@ def fig4(settings: Settings) -> Outcome:
     scale = settings.scale
     width = 1.0 if scale == "paper" else None  # Table 3: 16 channels
     studies = [mlp(scale, "mnist"), mlp(scale, "cifar10"), resnet(scale, "cifar10", width)]
-    shown = _shown(settings, studies)
-    claims = [claim for row in shown for claim in _zero_claims(scale, row)]
+    rows = _barrier_rows(settings, studies)
+    claims = [claim for row in rows for claim in _zero_claims(scale, row)]
     residual = next(study for study in studies if not study.model.startswith("mlp"))
-    (row,) = [row for row in shown if row["study"] == residual.key()]
+    (row,) = [row for row in rows if row["study"] == residual.key()]
     (row["activations"],) = barriers(residual, settings, measure_of(scale, residual), "activations")
-    return Outcome({"shown": shown}, without_repeated_notes([*claims, _by_activations(scale, row)]))
+    return Outcome({"shown": rows}, without_repeated_notes([*claims, _by_activations(scale, row)]))
 
 
 def fig_a15(settings: Settings) -> Outcome:
     """Figure A15: a hundred classes."""
-    shown = _shown(settings, [resnet(settings.scale, "cifar100"), resnet(settings.scale, "cifar10")])
-    hundred, ten = shown
-    heights = [row["aligned"]["test"]["height"] for row in shown]
+    rows = _barrier_rows(settings, [resnet(settings.scale, "cifar100"), resnet(settings.scale, "cifar10")])
+    hundred, ten = rows
+    heights = [row["aligned"]["test"]["height"] for row in rows]
     published = "a barrier stays for CIFAR100"
     note = PUBLISHED
     if settings.scale == "smoke":
@@ -82,31 +82,33 @@ def fig_a15(settings: Settings) -> Outcome:
     elif settings.scale == "short":
         note = "Pairs of digits, which have a hundred classes too, stand for CIFAR100."
     chance = math.log(100)
-    learned = max(hundred["naive"]["test"]["endpoints"]) < LEARNED * chance
-    if not learned:
+    has_learned = max(hundred["naive"]["test"]["endpoints"]) < FAR_FROM_GUESSING * chance
+    if not has_learned:
         note += f" No verdict: the networks have hardly learned, their loss is near log 100 = {chance:.2f}."
     claim = Claim(
         "with a hundred classes alignment finds no solution without a barrier",
         published,
         f"after alignment on test data: {hundred['title']} {heights[0]:.3f}, {ten['title']} {heights[1]:.3f}",
         not nearly_zero(heights[0], hundred["naive"]["test"]["height"])
-        if learned and settings.scale != "smoke"
+        if has_learned and settings.scale != "smoke"
         else None,
         note,
     )
-    return Outcome({"shown": shown}, (claim,))
+    return Outcome({"shown": rows}, (claim,))
 
 
 def fig11(settings: Settings) -> Outcome:
     """Figure 11: filter response norm and layer norm."""
     width = 2.0 if settings.scale == "paper" else None
     names = {"FRN": "frn", "LN": "ln"}
-    shown = _shown(settings, [resnet(settings.scale, "cifar10", width, norm) for norm in names.values()], list(names))
-    frn, ln = ({split: row["aligned"][split]["height"] for split in ("train", "test")} for row in shown)
+    rows = _barrier_rows(
+        settings, [resnet(settings.scale, "cifar10", width, norm) for norm in names.values()], list(names)
+    )
+    frn, ln = ({split: row["aligned"][split]["height"] for split in ("train", "test")} for row in rows)
     return Outcome(
-        {"shown": shown},
+        {"shown": rows},
         (
-            _lower("both norms can be aligned", settings.scale, shown),
+            _lower("both norms can be aligned", settings.scale, rows),
             Claim(
                 "layer norm has lower barriers than FRN after alignment",
                 None,
@@ -123,18 +125,18 @@ def fig12(settings: Settings) -> Outcome:
     width = 2.0 if settings.scale == "paper" else None
     names = {"no augmentation": False, "augmentation": True}
     studies = [resnet(settings.scale, "cifar10", width, augment=augment) for augment in names.values()]
-    shown = _shown(settings, studies, list(names))
+    rows = _barrier_rows(settings, studies, list(names))
     return Outcome(
-        {"shown": shown},
-        (_lower("similar low barriers are recovered with and without augmentation", settings.scale, shown),),
+        {"shown": rows},
+        (_lower("similar low barriers are recovered with and without augmentation", settings.scale, rows),),
     )
 
 
 def draw_curves(data: Any) -> Figure:
     """A panel for each network."""
-    shown = data["shown"]
-    figure, (row,) = panels(1, len(shown), "The loss between two posteriors, naive and after alignment")
-    for axes, one in zip(row, shown, strict=True):
+    rows = data["shown"]
+    figure, (row,) = panels(1, len(rows), "The loss between two posteriors, naive and after alignment")
+    for axes, one in zip(row, rows, strict=True):
         both(axes, one["naive"], one["aligned"])
         if "activations" in one:
             curve(axes, one["activations"]["test"], HUES[0], "matched by activations, test")
@@ -143,7 +145,9 @@ def draw_curves(data: Any) -> Figure:
     return figure
 
 
-def _shown(settings: Settings, studies: list[PosteriorStudy], names: list[str] | None = None) -> list[dict[str, Any]]:
+def _barrier_rows(
+    settings: Settings, studies: list[PosteriorStudy], names: list[str] | None = None
+) -> list[dict[str, Any]]:
     """Naive and aligned barriers of each study; those that a scale makes equal are shown once."""
     rows: dict[str, dict[str, Any]] = {}
     for k, study in enumerate(studies):
@@ -166,7 +170,8 @@ def _zero_claims(scale: str, row: dict[str, Any]) -> tuple[Claim, ...]:
         note = f"{THRESHOLDS} Here {epochs} epochs, and {samples} networks are drawn."
     naive, aligned = ([row[key][split]["height"] for split in ("train", "test")] for key in ("naive", "aligned"))
     words = [
-        f"train {written([row[key]], 'train')}, test {written([row[key]], 'test')}" for key in ("naive", "aligned")
+        f"train {with_error([row[key]], 'train')}, test {with_error([row[key]], 'test')}"
+        for key in ("naive", "aligned")
     ]
     if is_mlp:
         text, holds = "no noticeable barrier after alignment", not any(noticeable(height) for height in aligned)
@@ -196,9 +201,9 @@ def _by_activations(scale: str, row: dict[str, Any]) -> Claim:
     )
 
 
-def _lower(text: str, scale: str, shown: list[dict[str, Any]]) -> Claim:
+def _lower(text: str, scale: str, rows: list[dict[str, Any]]) -> Claim:
     words, holds = [], True
-    for row in shown:
+    for row in rows:
         naive, aligned = (row[key]["test"]["height"] for key in ("naive", "aligned"))
         words.append(f"{row['title'].partition(':')[0]} {naive:.3f} to {aligned:.3f}")
         holds = holds and aligned < naive / 2

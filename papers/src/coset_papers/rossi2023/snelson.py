@@ -30,7 +30,7 @@ from coset_papers.settings import Settings
 REACH, PLACES = 1.15, 121  # of the grid: its range times that of the data, and its size
 NOISE = 0.3  # of standardized targets; where it is learned it explains everything, and the network nothing
 LOST = 0.5  # nats per example that a fit must lose to count as lost
-SHOWN = {"q0": "solution 1", "q1": "solution 2", "naive": "halfway, naive", "aligned": "halfway, aligned"}
+TITLES = {"q0": "solution 1", "q1": "solution 2", "naive": "halfway, naive", "aligned": "halfway, aligned"}
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def fig1(settings: Settings) -> Outcome:
 
 def draw_fig1(data: Any) -> Figure:
     """A panel for each solution of the first pair, and the losses of all pairs."""
-    figure, (row,) = panels(1, len(SHOWN) + 1, "Two posteriors, and halfway between them", 2.7)
-    for axes, (name, words), colour in zip(row, SHOWN.items(), (HUES[0], HUES[4], NAIVE, ALIGNED), strict=False):
+    figure, (row,) = panels(1, len(TITLES) + 1, "Two posteriors, and halfway between them", 2.7)
+    for axes, (name, words), colour in zip(row, TITLES.items(), (HUES[0], HUES[4], NAIVE, ALIGNED), strict=False):
         one = data["solutions"][name]
         axes.plot(data["x"], data["y"], ".", color=INK, markersize=2.5, alpha=0.5, label="data")
         axes.plot(data["grid"], one["mean"], color=colour, linewidth=1.6, label="mean")
@@ -165,15 +165,15 @@ def _compute(settings: Settings, sizes: LineSizes, n: int) -> dict[str, Any]:
         every.append(four)
     reach = REACH * float(split.inputs.abs().max())
     grid = torch.linspace(-reach, reach, PLACES, device=settings.device)[:, None]
-    shown = {name: _shown(settings, q, model, grid, sizes.samples) for name, q in every[0].items()}
-    samples = {name: torch.tensor(one["sample"]) for name, one in shown.items()}
+    curves = {name: _curve(settings, q, model, grid, sizes.samples) for name, q in every[0].items()}
+    samples = {name: torch.tensor(one["sample"]) for name, one in curves.items()}
     apart = {name: float((samples["aligned"] - samples[name]).square().mean().sqrt()) for name in ("q0", "q1")}
     points = {"x": split.inputs[:, 0].tolist(), "y": split.targets[:, 0].tolist(), "grid": grid[:, 0].tolist()}
-    pictures = {name: one | {"loss": rows[0][name]} for name, one in shown.items()}
+    pictures = {name: one | {"loss": rows[0][name]} for name, one in curves.items()}
     return points | {"pairs": rows, "solutions": pictures, "apart": apart}
 
 
-def _shown(settings: Settings, q: Solution, model: nn.Module, grid: Tensor, samples: int) -> dict[str, Any]:
+def _curve(settings: Settings, q: Solution, model: nn.Module, grid: Tensor, samples: int) -> dict[str, Any]:
     """Mean, deviation and one sample of y on the grid."""
     prediction = moments(q, model, grid, samples)
     (state,) = states.unstack(q.sample(1, settings.generator()))

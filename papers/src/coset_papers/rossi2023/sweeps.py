@@ -12,7 +12,7 @@ from coset_papers.catalogue import exhibit
 from coset_papers.outcome import Claim, Outcome, without_repeated_notes
 from coset_papers.plotting import legend, panels, style
 from coset_papers.rossi2023.barriers import ALIGNED as BEST, NAIVE as NOT_MOVED, barriers, heights, mean
-from coset_papers.rossi2023.criteria import TOO_SMALL, ZERO, falls, written
+from coset_papers.rossi2023.criteria import TOO_SMALL, ZERO, falls, with_error
 from coset_papers.rossi2023.networks import SIZES, mlp, resnet
 from coset_papers.rossi2023.plotting import barriers_by
 from coset_papers.rossi2023.study import PosteriorStudy
@@ -113,7 +113,9 @@ def _trend(text: str, rows: dict[str, Any], cost: str, scale: str, rising: bool 
     first, last = rows[cost][0], rows[cost][-1]
     ends = (last, first) if rising else (first, last)
     verdict = falls(*(heights(one, "test") for one in ends))
-    words = f"test barrier {written(first, 'test')} at {rows['x'][0]:g}, {written(last, 'test')} at {rows['x'][-1]:g}"
+    words = (
+        f"test barrier {with_error(first, 'test')} at {rows['x'][0]:g}, {with_error(last, 'test')} at {rows['x'][-1]:g}"
+    )
     note = TOO_SMALL if scale == "smoke" else ONE_PAIR if verdict is None else BY_PAIRS
     return Claim(text, None, words, None if scale == "smoke" else verdict, note)
 

@@ -19,7 +19,7 @@ from coset_papers.rossi2023.barriers import (
     heights,
     mean,
 )
-from coset_papers.rossi2023.criteria import ERRORS, TOO_SMALL, differ, falls, written
+from coset_papers.rossi2023.criteria import ERRORS, TOO_SMALL, differ, falls, with_error
 from coset_papers.rossi2023.networks import SIZES, measure_of, mlp, resnet
 from coset_papers.rossi2023.plotting import LINES, barriers_by, settings_axis, trend
 from coset_papers.rossi2023.study import PosteriorStudy
@@ -132,7 +132,7 @@ def _falls(text: str, rows: dict[str, Any], cost: str, expected: bool, scale: st
     verdict = falls(heights(first, "test"), heights(last, "test"))
     holds = None if verdict is None or scale == "smoke" else verdict is expected
     ends = rows["width"][0], rows["width"][-1]
-    words = f"test barrier {written(first, 'test')} at width {ends[0]:g}, {written(last, 'test')} at {ends[1]:g}"
+    words = f"test barrier {with_error(first, 'test')} at width {ends[0]:g}, {with_error(last, 'test')} at {ends[1]:g}"
     return Claim(text, None, words, holds, _note(scale, verdict))
 
 
@@ -141,7 +141,7 @@ def _compared(text: str, vi: dict[str, Any], mode: dict[str, Any], at: int, scal
     pairs = heights(one, "test"), heights(other, "test")
     apart = differ(*pairs)
     verdict = None if apart is None else (not apart if at == 0 else apart and mean(pairs[1]) < mean(pairs[0]))
-    words = f"width {vi['width'][at]:g}, test: VI {written(one, 'test')}, MAP {written(other, 'test')}"
+    words = f"width {vi['width'][at]:g}, test: VI {with_error(one, 'test')}, MAP {with_error(other, 'test')}"
     return Claim(text, None, words, None if scale == "smoke" else verdict, _note(scale, verdict))
 
 

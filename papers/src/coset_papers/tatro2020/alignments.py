@@ -24,11 +24,11 @@ TITLES = {kind: KINDS[kind].title for kind in (UNALIGNED, *WAYS)} | {POST_CORREL
 
 def fig2(settings: Settings) -> Outcome:
     """Figure 2: test accuracy along TinyTen curves learned after each alignment, and after none."""
-    scale, shown, claims = settings.scale, [], []
+    scale, rows, claims = settings.scale, [], []
     for name in present(scale):
         one, measure = single(scale, name), SIZES[scale].measure
         curves = {kind: along(one, settings, measure, kind) for kind in (UNALIGNED, *WAYS)}
-        shown.append({"title": one.title, "study": one.key(), "measure": asdict(measure), "curves": curves})
+        rows.append({"title": one.title, "study": one.key(), "measure": asdict(measure), "curves": curves})
         average = {kind: mean(averages(rows)) for kind, rows in curves.items()}
         note = f"Averages along one curve of each kind: no word on significance. {shorter(one)}"
         for text, better, worse in (
@@ -40,7 +40,7 @@ def fig2(settings: Settings) -> Outcome:
             words = [f"{TITLES[kind]} {100 * average[kind]:.1f}" for kind in dict.fromkeys((*worse, *better))]
             holds = all(average[x] > average[y] for x, y in pairs)
             claims.append(claim(scale, f"{one.title}: {text}", "a plot", ", ".join(words), holds, note))
-    return Outcome({"shown": shown}, without_repeated_notes(claims))
+    return Outcome({"shown": rows}, without_repeated_notes(claims))
 
 
 def draw_fig2(data: Any) -> Figure:

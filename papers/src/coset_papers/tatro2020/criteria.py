@@ -50,7 +50,7 @@ def judged_by(pairs: int) -> str:
     return f"Above: by more than {ERRORS:g} standard errors of the difference over {pairs} pairs."
 
 
-def written(values: Sequence[float], form: str = ".3f") -> str:
+def with_deviation(values: Sequence[float], form: str = ".3f") -> str:
     """Mean and standard deviation in words."""
     spread = deviation(values)
     return f"{mean(values):{form}}" if spread is None else f"{mean(values):{form}} ± {spread:{form}}"
@@ -58,7 +58,7 @@ def written(values: Sequence[float], form: str = ".3f") -> str:
 
 def percent(values: Sequence[float]) -> str:
     """Mean and standard deviation of shares in words, in percent."""
-    return written([100 * x for x in values], ".1f")
+    return with_deviation([100 * x for x in values], ".1f")
 
 
 def claim(scale: str, text: str, published: str | float | None, ours: str, holds: bool | None, note: str) -> Claim:

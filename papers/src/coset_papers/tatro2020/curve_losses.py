@@ -40,7 +40,7 @@ def along(
     """
 
     def compute() -> list[Record]:
-        return list(_measured(study, settings, measure, kind, split, attacked, straight))
+        return list(_losses(study, settings, measure, kind, split, attacked, straight))
 
     rows: list[Record] = settings.keep(
         "tatro2020-along",
@@ -56,7 +56,7 @@ def along(
     return rows
 
 
-def _measured(
+def _losses(
     study: CurveStudy,
     settings: Settings,
     measure: CurveMeasurement,

@@ -34,12 +34,12 @@ def fig3(settings: Settings) -> Outcome:
     measure = SIZES[scale].measure
     curves = {kind: along(one, settings, measure, kind) for kind in BOTH}
     lines = {kind: along(one, settings, measure, kind, straight=True) for kind in BOTH}
-    learned = {kind: [one.trace(settings, kind, 0)] for kind in BOTH}
+    traces_of = {kind: [one.trace(settings, kind, 0)] for kind in BOTH}
     data = _described(one, measure) | {
-        "plane": _initial(settings, one),
+        "plane": _initial_plane(settings, one),
         "curves": curves,
         "lines": lines,
-        "traces": learned,
+        "traces": traces_of,
     }
     note = _note(one, images)
     accuracy = {kind: curves[kind][0]["accuracy"] for kind in BOTH}
@@ -48,7 +48,7 @@ def fig3(settings: Settings) -> Outcome:
     drop = {kind: mean(dips(curves[kind])) for kind in BOTH}
     claims = (
         _better_start(scale, lines, note),
-        sooner(scale, one, learned, "100 of 250 epochs fewer", SOONER),
+        sooner(scale, one, traces_of, "100 of 250 epochs fewer", SOONER),
         claim(
             scale,
             "the accuracy at each point of the aligned curve usually exceeds that of the unaligned curve",
@@ -75,7 +75,7 @@ def fig5(settings: Settings) -> Outcome:
     one = single(scale, "cifar10", RESNET if RESNET in SIZES[scale].plans else None)
     measure = SIZES[scale].measure
     lines = {kind: along(one, settings, measure, kind, straight=True) for kind in BOTH}
-    data = _described(one, measure) | {"planes": [_initial(settings, one)], "lines": lines}
+    data = _described(one, measure) | {"planes": [_initial_plane(settings, one)], "lines": lines}
     return Outcome(data, (_better_start(scale, lines, _note(one, "cifar10")),))
 
 
@@ -84,7 +84,7 @@ def fig7(settings: Settings) -> Outcome:
     scale, images = settings.scale, "cifar100"
     one = single(scale, images)
     measure = SIZES[scale].measure
-    data = _described(one, measure) | {"planes": [_learned(settings, one, kind) for kind in BOTH]}
+    data = _described(one, measure) | {"planes": [_curve_plane(settings, one, kind) for kind in BOTH]}
     spread = {}
     for kind in BOTH:
         (row,) = along(one, settings, measure, kind)
@@ -127,7 +127,7 @@ def draw_planes(data: Any) -> Figure:
     return figure
 
 
-def _initial(settings: Settings, one: CurveStudy) -> dict[str, Any]:
+def _initial_plane(settings: Settings, one: CurveStudy) -> dict[str, Any]:
     """Through both networks and the image of the second."""
 
     def compute() -> dict[str, Any]:
@@ -141,7 +141,7 @@ def _initial(settings: Settings, one: CurveStudy) -> dict[str, Any]:
     return surface | {"title": "", "labels": list(LABELS)}
 
 
-def _learned(settings: Settings, one: CurveStudy, kind: str) -> dict[str, Any]:
+def _curve_plane(settings: Settings, one: CurveStudy, kind: str) -> dict[str, Any]:
     """Through the ends of a curve and its control point, which is the plane that a quadratic curve lies in."""
 
     def compute() -> dict[str, Any]:

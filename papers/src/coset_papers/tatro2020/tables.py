@@ -24,7 +24,7 @@ from coset_papers.tatro2020.criteria import (
     judged_by,
     mean,
     percent,
-    written,
+    with_deviation,
 )
 from coset_papers.tatro2020.curve_kinds import ALIGNED, KINDS, PAM_ALIGNED, PAM_UNALIGNED, UNALIGNED
 from coset_papers.tatro2020.curve_losses import along, averages, ends, minima
@@ -205,7 +205,7 @@ def _short(kind: str) -> str:
 
 
 def _both(losses: dict[str, list[float]]) -> str:
-    return f"{written(losses['along'])} ({written(losses['last'])})"
+    return f"{with_deviation(losses['along'])} ({with_deviation(losses['last'])})"
 
 
 def _published(table: dict[str, Any], kinds: tuple[str, ...], place: int) -> str | None:

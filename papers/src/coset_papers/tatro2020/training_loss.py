@@ -27,15 +27,15 @@ def fig6(settings: Settings) -> Outcome:
     names = present(scale)
     first, *others = SIZES[scale].plans
     studies = [study(scale, name, first) for name in names] + [study(scale, names[0], other) for other in others]
-    missing = "" if "tiny-imagenet" in names else f" Left out: {IMAGE_SETS['tiny-imagenet'].title}."
-    shown: list[dict[str, Any]] = []
+    absent_images = "" if "tiny-imagenet" in names else f" Left out: {IMAGE_SETS['tiny-imagenet'].title}."
+    rows: list[dict[str, Any]] = []
     claims: list[Claim] = []
     for one in studies:
         traces_of = {kind: [one.trace(settings, kind, pair) for pair in range(one.plan.pairs)] for kind in one.kinds}
-        shown.append({"title": one.title, "study": one.key(), "traces": traces_of})
-        note = shorter(one) if claims else f"{SOONER} {shorter(one)}{missing}"
+        rows.append({"title": one.title, "study": one.key(), "traces": traces_of})
+        note = shorter(one) if claims else f"{SOONER} {shorter(one)}{absent_images}"
         claims.append(sooner(scale, one, traces_of, None, note))
-    return Outcome({"shown": shown}, without_repeated_notes(claims))
+    return Outcome({"shown": rows}, without_repeated_notes(claims))
 
 
 def draw_fig6(data: Any) -> Figure:
@@ -53,14 +53,14 @@ def sooner(
 ) -> Claim:
     """Whether the aligned curves reach the last loss of the unaligned ones earlier; of means over pairs."""
     plain, aligned = ([mean(losses) for losses in zip(*traces_of[kind], strict=True)] for kind in (UNALIGNED, ALIGNED))
-    reached = first_below(aligned, plain[-1])
-    when = "never" if reached is None else f"at epoch {reached}"
+    epoch = first_below(aligned, plain[-1])
+    when = "never" if epoch is None else f"at epoch {epoch}"
     return claim(
         scale,
         f"{one.title}: aligned curves reach the training loss that unaligned ones converge to much sooner",
         published,
         f"{plain[-1]:.3f} {when} of {len(plain)}; last {aligned[-1]:.3f}",
-        reached is not None and reached < len(plain),
+        epoch is not None and epoch < len(plain),
         note,
     )
 

@@ -103,12 +103,12 @@ def variations(sizes: FlowSizes) -> Iterator[Variation]:
     yield Variation("geometry", NORMALIZED, subject, normalized)
     yield Variation("errors of outputs", "not counted", subject, replace(base, outputs=False))
     yield Variation("prediction", "end point", subject, replace(base, plan=replace(plan, predict="endpoint")))
-    yield Variation("times", "all alike", subject, _level(base))
-    yield Variation("times", f"all alike, {NORMALIZED}", subject, _level(normalized))
+    yield Variation("times", "all alike", subject, _weigh_times_alike(base))
+    yield Variation("times", f"all alike, {NORMALIZED}", subject, _weigh_times_alike(normalized))
     matching = base.matching
     rate = RISE * (matching.rate or matching.RATES[matching.optimizer])
-    yield Variation(OPTIMIZER, f"Adam, {RISE} times the rate", subject, _learned(base, "adam", rate))
-    yield Variation(OPTIMIZER, MUON, subject, _learned(base, "muon", None))
+    yield Variation(OPTIMIZER, f"Adam, {RISE} times the rate", subject, _learn_by(base, "adam", rate))
+    yield Variation(OPTIMIZER, MUON, subject, _learn_by(base, "muon", None))
     decayed = replace(subject, training=replace(subject.training, weight_decay=others.decay))
     yield Variation(DECAY, f"{others.decay:g}", decayed, base)
 
@@ -189,11 +189,11 @@ def _forgetful(scale: str, rows: list[Record], note: str) -> Claim:
     )
 
 
-def _learned(recipe: FlowRecipe, optimizer: Literal["adam", "muon"], rate: float | None) -> FlowRecipe:
+def _learn_by(recipe: FlowRecipe, optimizer: Literal["adam", "muon"], rate: float | None) -> FlowRecipe:
     return replace(recipe, matching=replace(recipe.matching, optimizer=optimizer, rate=rate))
 
 
-def _level(recipe: FlowRecipe) -> FlowRecipe:
+def _weigh_times_alike(recipe: FlowRecipe) -> FlowRecipe:
     return replace(recipe, matching=replace(recipe.matching, level=True))
 
 

@@ -27,7 +27,7 @@ from coset_papers.settings import Settings
 from coset_papers.weightflow.criteria import ERRORS, claim
 from coset_papers.weightflow.measurements import cost
 from coset_papers.weightflow.plotting import names, reach
-from coset_papers.weightflow.study import FlowRecipe, Subject, compared, draw_samples, measured
+from coset_papers.weightflow.study import FlowRecipe, Subject, draw_samples, measure_networks, measure_novelty
 
 CLOSE = 0.01  # of accuracies: a test example in 113, or 5 training examples
 MEMORISED = 0.05
@@ -90,8 +90,8 @@ class CancerSizes:
         """One of the flows."""
         how, ours = KINDS[kind], kind == OURS
         plan = FlowPlan(geometry, how.coupling, self.architecture, "velocity" if ours else "endpoint", align=how.align)
-        learned = {"optimizer": "muon", "rate": None} if ours else {"times": "beta", "noise": 1e-3}
-        return FlowRecipe(plan, replace(self.matching, **learned), outputs=ours)
+        options = {"optimizer": "muon", "rate": None} if ours else {"times": "beta", "noise": 1e-3}
+        return FlowRecipe(plan, replace(self.matching, **options), outputs=ours)
 
 
 RUNS = Collect("adam", 1e-3, weight_decay=0.0, epochs=50, batch_size=32, schedule="constant", every=4, skip=10)
@@ -238,8 +238,8 @@ def _networks(settings: Settings, sizes: CancerSizes) -> dict[str, Record]:
     def compute() -> dict[str, Record]:
         population, fresh = subject.population(settings), subject.unseen(settings)
         return {
-            "kept": _measured(settings, subject, population.states),
-            "fresh": _measured(settings, subject, fresh.states),
+            "kept": _measure(settings, subject, population.states),
+            "fresh": _measure(settings, subject, fresh.states),
         }
 
     record: dict[str, Record] = settings.keep("weightflow-cancer-networks", compute, subject=asdict(subject))
@@ -254,9 +254,9 @@ def _flow(settings: Settings, sizes: CancerSizes, geometry: Geometry, kind: str)
     def compute() -> Record:
         samples, rate = draw_samples(settings, recipe.flow(settings, subject), sizes.samples, sizes.steps)
         some = {name: x[: sizes.near] for name, x in samples.items()}
-        return _measured(settings, subject, samples) | {
+        return _measure(settings, subject, samples) | {
             "per_second": rate,
-            "novelty": json.loads(compared(settings, subject, some).to_json()),
+            "novelty": json.loads(measure_novelty(settings, subject, some).to_json()),
         }
 
     key = {"subject": asdict(subject), "recipe": recipe.key(), "samples": sizes.samples, "steps": sizes.steps}
@@ -264,13 +264,13 @@ def _flow(settings: Settings, sizes: CancerSizes, geometry: Geometry, kind: str)
     return record | {"minutes": costs["minutes"], "parameters": costs["parameters"]}
 
 
-def _measured(settings: Settings, subject: Subject, population: dict[str, Tensor]) -> Record:
+def _measure(settings: Settings, subject: Subject, population: dict[str, Tensor]) -> Record:
     """Accuracies and losses on both splits."""
     model, train = subject.build().to(settings.device), subject.images(settings).train
     values = scores(population, model, train, device=settings.device)
     assert values.accuracies is not None
     return {
-        "test": measured(settings, subject, population, average=False),
+        "test": measure_networks(settings, subject, population, average=False),
         "train": {"accuracy": values.accuracies.record(), "loss": values.losses.record()},
     }
 
@@ -363,12 +363,12 @@ def _table(axes: Axes, rows: list[Any]) -> None:
     axes.set_axis_off()
     axes.set_xlim(0, 1)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    for k, (words, written) in enumerate(COLUMNS):
+    for k, (words, form) in enumerate(COLUMNS):
         x = (k + 1) / len(COLUMNS)
         axes.text(x, 1, words, ha="right", va="center", fontsize=8, color=FAINT)
         for y, row in enumerate(rows):
             if "novelty" in row:
-                axes.text(x, y, written(row), ha="right", va="center", fontsize=8, color=INK)
+                axes.text(x, y, form(row), ha="right", va="center", fontsize=8, color=INK)
 
 
 exhibit("weightflow/table1", "nine flows of networks for breast cancer, and ours", table1, draw_table1)

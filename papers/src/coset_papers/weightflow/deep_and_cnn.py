@@ -24,7 +24,7 @@ from coset_papers.weightflow.plotting import PUBLISHED_COLOUR, SAMPLES_COLOUR, T
 from coset_papers.weightflow.published import DEEP
 from coset_papers.weightflow.study import FlowRecipe, Subject
 
-SHOWN = ("accuracy", "loss", "averages", "diversity")
+SCORES = ("accuracy", "loss", "averages", "diversity")
 
 
 def deep(settings: Settings) -> Outcome:
@@ -70,8 +70,8 @@ def _outcome(settings: Settings, subject: Subject, recipe: FlowRecipe, published
         "title": title(subject),
         "networks": networks,
         "cost": costs,
-        "samples": {key: samples[key] for key in SHOWN},
-        "trained": {key: trained[key] for key in SHOWN},
+        "samples": {key: samples[key] for key in SCORES},
+        "trained": {key: trained[key] for key in SCORES},
         "per_second": samples["per_second"],
         "closeness": near,
         "guided": guided,

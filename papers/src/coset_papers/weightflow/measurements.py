@@ -14,7 +14,7 @@ from coset.populations.population_outputs import predictions
 from coset.solutions.likelihood import likelihood_of
 from coset_papers.outcome import Record
 from coset_papers.settings import Settings
-from coset_papers.weightflow.study import FlowRecipe, Subject, compared, draw_samples, measured
+from coset_papers.weightflow.study import FlowRecipe, Subject, draw_samples, measure_networks, measure_novelty
 
 HEUN = "heun"
 
@@ -43,7 +43,7 @@ def fresh(settings: Settings, subject: Subject) -> Record:
     """What is measured of networks that were trained."""
 
     def compute() -> Record:
-        return _measured(settings, subject, subject.unseen(settings).states)
+        return _measure(settings, subject, subject.unseen(settings).states)
 
     record: Record = settings.keep("weightflow-fresh", compute, subject=_ends(subject))
     return record
@@ -56,7 +56,7 @@ def generated(
 
     def compute() -> Record:
         samples, rate = draw_samples(settings, recipe.flow(settings, subject), count, steps, method)
-        return _measured(settings, subject, samples) | {"per_second": rate}
+        return _measure(settings, subject, samples) | {"per_second": rate}
 
     key = {"subject": asdict(subject), "recipe": recipe.key()}
     record: Record = settings.keep("weightflow-samples", compute, **key, count=count, steps=steps, method=method)
@@ -75,7 +75,7 @@ def closeness(settings: Settings, subject: Subject, recipe: FlowRecipe, near: in
     def compute() -> Record:
         samples = draw_samples(settings, recipe.flow(settings, subject), near, steps)[0]
         fewer = replace(subject, fresh=min(near, subject.fresh))
-        return _as_record(compared(settings, fewer, samples))
+        return _as_record(measure_novelty(settings, fewer, samples))
 
     key = {"subject": asdict(subject), "recipe": recipe.key()}
     record: Record = settings.keep("weightflow-closeness", compute, **key, near=near, steps=steps)
@@ -101,8 +101,8 @@ def whole(record: Record) -> Record:
     return average
 
 
-def _measured(settings: Settings, subject: Subject, population: dict[str, Tensor]) -> Record:
-    return measured(settings, subject, population) | {"wrong": wrong(settings, subject, population)}
+def _measure(settings: Settings, subject: Subject, population: dict[str, Tensor]) -> Record:
+    return measure_networks(settings, subject, population) | {"wrong": wrong(settings, subject, population)}
 
 
 def _ends(subject: Subject) -> dict[str, Any]:

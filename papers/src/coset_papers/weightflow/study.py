@@ -203,7 +203,7 @@ def draw_samples(
     return samples.states, count / (time.perf_counter() - begin)
 
 
-def measured(
+def measure_networks(
     settings: Settings, subject: Subject, population: dict[str, Tensor], average: bool = True
 ) -> dict[str, Any]:
     """Accuracy and loss of each on the test examples, of their average, and how much they differ."""
@@ -219,7 +219,7 @@ def measured(
     return record
 
 
-def compared(settings: Settings, subject: Subject, samples: dict[str, Tensor]) -> Novelty:
+def measure_novelty(settings: Settings, subject: Subject, samples: dict[str, Tensor]) -> Novelty:
     """How new the samples are, beside at most as many networks of every other kind."""
     return novelty(
         samples,

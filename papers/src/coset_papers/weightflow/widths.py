@@ -21,7 +21,7 @@ from coset_papers.weightflow.measurements import fresh
 from coset_papers.weightflow.networks import SIZES, TITLES, FlowSizes, absent, hidden, title
 from coset_papers.weightflow.plotting import TRAINED_COLOUR
 from coset_papers.weightflow.published import WIDER
-from coset_papers.weightflow.study import Subject, measured
+from coset_papers.weightflow.study import Subject, measure_networks
 
 SEVERAL = "Several"
 
@@ -29,13 +29,13 @@ SEVERAL = "Several"
 def width(settings: Settings) -> Outcome:
     """Accuracy of samples by the number of hidden units that they are drawn for."""
     sizes = SIZES[settings.scale]
-    sampled = sizes.widths.sampled
-    trained = {str(hidden(each)): fresh(settings, each)["accuracy"]["mean"] for each in sampled}
+    subjects = sizes.widths.sampled
+    trained = {str(hidden(each)): fresh(settings, each)["accuracy"]["mean"] for each in subjects}
     flows = {
-        name: {str(hidden(each)): _sample(settings, sizes, name, each)["accuracy"]["mean"] for each in sampled}
+        name: {str(hidden(each)): _sample(settings, sizes, name, each)["accuracy"]["mean"] for each in subjects}
         for name in (*sizes.ours, SEVERAL)
     }
-    widest = str(hidden(sampled[-1]))
+    widest = str(hidden(subjects[-1]))
     widths = [hidden(each) for each in sizes.widths.several]
     stand_in = absent(sizes.subject)
     note = f"Trained networks with {widest} hidden units: {trained[widest]:.3f}. {stand_in}".strip()
@@ -132,7 +132,7 @@ def _sample(settings: Settings, sizes: FlowSizes, name: str, subject: Subject) -
         resized = flow.on(subject.sym, states.of(subject.build()))
         generator = torch.Generator(settings.device).manual_seed(settings.seed)
         samples = resized.sample(sizes.near, sizes.steps, generator=generator).states
-        return measured(settings, subject, samples, average=False)
+        return measure_networks(settings, subject, samples, average=False)
 
     key = {"subject": asdict(sizes.subject), "several": [asdict(each) for each in sizes.widths.several]}
     sized = {"flow": name, "recipe": one.key(), "model": subject.model, "count": sizes.near, "steps": sizes.steps}

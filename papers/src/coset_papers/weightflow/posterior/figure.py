@@ -31,7 +31,7 @@ from coset_papers.settings import Settings
 from coset_papers.weightflow.posterior.annealing import annealed_evidence
 from coset_papers.weightflow.posterior.cases import CASES, EUCLIDEAN, GEOMETRIC, PosteriorCase
 from coset_papers.weightflow.posterior.claims import HELD_OUT, OTHERS, PRIOR, posterior_claims
-from coset_papers.weightflow.posterior.quality import apart, predicted, thinned, weighed
+from coset_papers.weightflow.posterior.quality import differences, predict, thin, weigh
 
 REACH, PLACES = 1.3, 81  # of the grid: its range times that of the data, and its size
 STARTS = 4  # of a variational posterior
@@ -65,16 +65,16 @@ def _row(settings: Settings, case: PosteriorCase) -> dict[str, Any]:
     reach = REACH * float(train.inputs[:, 0].abs().max())
     grid = torch.linspace(-reach, reach, PLACES, device=settings.device)[:, None]
     kinds: dict[str, Any] = {}
-    reference = thinned(unseen, case.samples)
+    reference = thin(unseen, case.samples)
 
     def compare(population: dict[str, Tensor], other: dict[str, Tensor]) -> dict[str, Any]:
         """What networks predict, and how far they are from others."""
         distance = sliced_wasserstein(population, other, problem.sym, _first(unseen), seed=settings.seed)
         far = {"sliced": distance.distance, "sliced_error": distance.error}
-        return predicted(settings, problem, population, grid) | far
+        return predict(settings, problem, population, grid) | far
 
     def measure(name: str, population: dict[str, Tensor], more: dict[str, Any]) -> None:
-        kinds[name] = compare(population, reference if name != HELD_OUT else thinned(first, case.samples)) | more
+        kinds[name] = compare(population, reference if name != HELD_OUT else thin(first, case.samples)) | more
 
     def continued(name: str, starts: dict[str, Tensor]) -> dict[str, Any]:
         """What becomes of networks that go on as chains do, by the number of gradients that this takes."""
@@ -83,12 +83,12 @@ def _row(settings: Settings, case: PosteriorCase) -> dict[str, Any]:
             settings.say(f"{problem.title}: {name}, {trajectories} trajectories")
             one = compare(_continue(settings, case, starts, trajectories) if trajectories else starts, reference)
             scores = {key: one[key] for key in ("nll", "rmse", "coverage", "sliced")}
-            rows[str(trajectories * case.leaps)] = scores | {"apart": apart(one, kinds[HELD_OUT])}
+            rows[str(trajectories * case.leaps)] = scores | {"apart": differences(one, kinds[HELD_OUT])}
         return rows
 
     draws = {"seconds": seconds, "per_second": len(q) / seconds}
     measure(HELD_OUT, reference, draws)
-    measure(OTHERS, thinned(first, case.samples), draws)
+    measure(OTHERS, thin(first, case.samples), draws)
     for name, recipe in case.flows.items():
         flow, learning = recipe.flow(settings, problem)
         samples, rate = _sample(settings, flow, case)
@@ -96,7 +96,7 @@ def _row(settings: Settings, case: PosteriorCase) -> dict[str, Any]:
         settings.say(f"{problem.title}: densities of the {name}")
         weights = settings.keep(
             "weightflow-posterior-weights",
-            partial(weighed, settings, problem, flow, case.weighed, case.weighed_steps),
+            partial(weigh, settings, problem, flow, case.weighed, case.weighed_steps),
             problem=problem.key(),
             **key,
         )
@@ -109,9 +109,9 @@ def _row(settings: Settings, case: PosteriorCase) -> dict[str, Any]:
         "deep ensemble": replace(case.ensemble, base=replace(case.ensemble.base, weight_decay=decay)),
     }
     for name, method in rivals.items():
-        measure(name, *_fitted(settings, case, name, method))
+        measure(name, *_rival(settings, case, name, method))
     for one in kinds.values():
-        one["apart"] = apart(one, kinds[HELD_OUT])
+        one["apart"] = differences(one, kinds[HELD_OUT])
     generator = settings.generator()
     fresh = {
         name: problem.prior_std * torch.randn(case.samples, *x.shape[1:], generator=generator, device=x.device)
@@ -163,7 +163,7 @@ def _continue(
     return q.population
 
 
-def _fitted(
+def _rival(
     settings: Settings, case: PosteriorCase, name: str, method: VI | DeepEnsemble
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Networks of a solution of `fit`, its seconds and how many there are a second, which for an ensemble are those of
@@ -230,8 +230,8 @@ def draw_posterior(data: Any) -> Figure:
 
 def _predictions(axes: Axes, row: Any) -> None:
     axes.plot(row["x"], row["y"], ".", color=FAINT, markersize=3)
-    shown = [name for name in row["kinds"] if name in (HELD_OUT, "VI") or "flow" in name]
-    for name in shown:
+    names = [name for name in row["kinds"] if name in (HELD_OUT, "VI") or "flow" in name]
+    for name in names:
         one, colour = row["kinds"][name], COLOURS[name]
         mean, width = np.array(one["mean"]), DEVIATIONS * np.array(one["deviation"])
         axes.plot(row["grid"], mean, color=colour, linewidth=1.2, label=name)

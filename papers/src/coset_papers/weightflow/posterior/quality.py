@@ -27,7 +27,7 @@ def outputs(settings: Settings, problem: BayesianRegression, population: State, 
     return torch.cat([values.double() for _, values in parts], 1).squeeze(-1)
 
 
-def predicted(settings: Settings, problem: BayesianRegression, population: State, grid: Tensor) -> dict[str, Any]:
+def predict(settings: Settings, problem: BayesianRegression, population: State, grid: Tensor) -> dict[str, Any]:
     """Test nll and rmse of the mixture of N(f(x; w), noise^2), the share of targets in its central intervals, and the
     mean and deviation of f on a grid.
 
@@ -50,7 +50,7 @@ def predicted(settings: Settings, problem: BayesianRegression, population: State
     }
 
 
-def apart(prediction: dict[str, Any], reference: dict[str, Any]) -> dict[str, float]:
+def differences(prediction: dict[str, Any], reference: dict[str, Any]) -> dict[str, float]:
     """Differences on the grid: of the means, in deviations of the reference, root mean square; and the typical factor
     between the deviations.
     """
@@ -84,7 +84,7 @@ def log_target(problem: BayesianRegression, flow: Flow, population: State, setti
     return torch.where(same, log + problem.odd_units * math.log(2), -math.inf)
 
 
-def weighed(settings: Settings, problem: BayesianRegression, flow: Flow, count: int, steps: int) -> dict[str, Any]:
+def weigh(settings: Settings, problem: BayesianRegression, flow: Flow, count: int, steps: int) -> dict[str, Any]:
     """Importance weights of `count` draws of the flow, with exact divergences; and of held-out draws of the chains.
 
     lower, upper: mean log w over draws of the flow q and of the chains, which are log Z - KL(q, p) and
@@ -97,7 +97,7 @@ def weighed(settings: Settings, problem: BayesianRegression, flow: Flow, count: 
     target = log_target(problem, flow, samples.states, settings)
     weights = importance(target, log_q)
     logs = (target - log_q)[target.isfinite()]
-    unseen = problem.canonical_signs(thinned(problem.halves(settings)[1], count))
+    unseen = problem.canonical_signs(thin(problem.halves(settings)[1], count))
     others = log_target(problem, flow, unseen, settings) - flow.log_prob(unseen, steps, divergence="exact")
     return {
         "count": count,
@@ -115,7 +115,7 @@ def weighed(settings: Settings, problem: BayesianRegression, flow: Flow, count: 
     }
 
 
-def thinned(population: State, count: int) -> dict[str, Tensor]:
+def thin(population: State, count: int) -> dict[str, Tensor]:
     """At most `count` networks, evenly from all."""
     total = len(next(iter(population.values())))
     at = torch.linspace(0, total - 1, min(count, total)).long()
