@@ -70,9 +70,8 @@ def documented() -> list[list[str]]:
     calls = []
     for page in [root / "README.md", *sorted((root / "docs").glob("*.md"))]:
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-        calls += [
-            shlex.split(line.removeprefix("$ coset ")) for line in text.splitlines() if line.startswith("$ coset ")
-        ]
+        lines = [line.partition(" | ")[0] for line in text.splitlines() if line.startswith("$ coset ")]
+        calls += [shlex.split(line.removeprefix("$ coset ")) for line in lines]
     return [words for words in calls if "[options]" not in words and words[0] != "bench"]
 
 
