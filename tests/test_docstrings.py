@@ -18,8 +18,8 @@ import coset
 from coset import assignment, data, plot, zoo
 
 PENDING: set[str] = {
-    "core", "inference", "paths", "populations",
-    "symmetries", "training", "weightspace",
+    "inference", "paths", "populations",
+    "training", "weightspace",
 }  # fmt: skip
 """Rooms whose docstrings are still to be written."""
 

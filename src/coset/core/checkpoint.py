@@ -75,19 +75,26 @@ def _stamp(path: Path) -> tuple[int, int, int]:
 class LazyState(Shown, Mapping[str, Tensor]):
     """A read-only State over safetensors files, which reads one tensor at each access; see `open_state`.
 
-    `metadata` is the text stored beside the tensors, of all files together; `path` is what was opened.
+    Args:
+        shards: For each tensor name the file that holds it.
+        metadata: The text stored beside the tensors, to which that of the files is added.
+        path: What was opened.
     """
 
     def __init__(
         self, shards: Mapping[str, Shard], metadata: Mapping[str, str] | None = None, path: Path | None = None
     ) -> None:
-        """`shards` gives for each tensor name the file that holds it; `metadata` is theirs unless given."""
         self._shards, self.path = dict(shards), path
         self.metadata = dict(metadata or {})
         for shard in {id(shard): shard for shard in self._shards.values()}.values():
             self.metadata.update(shard.metadata)
 
     def __getitem__(self, name: str) -> Tensor:
+        """The tensor, read from its file.
+
+        Args:
+            name: The tensor.
+        """
         return self._shards[name].read(name)
 
     def __contains__(self, name: object) -> bool:
@@ -100,7 +107,11 @@ class LazyState(Shown, Mapping[str, Tensor]):
         return len(self._shards)
 
     def select(self, names: Iterable[str]) -> LazyState:
-        """These tensors alone, without reading them."""
+        """These tensors alone, without reading them.
+
+        Args:
+            names: Those to keep.
+        """
         return LazyState({name: self._shards[name] for name in names}, self.metadata, self.path)
 
     def _shown(self) -> Table:
@@ -110,22 +121,49 @@ class LazyState(Shown, Mapping[str, Tensor]):
         return Table(f"LazyState: {plural(len(self), 'tensor')}, {numbers:,} numbers in {files}, read when used", rows)
 
     def shape(self, name: str) -> torch.Size:
-        """The shape of a tensor, without reading it."""
+        """The shape of a tensor, without reading it.
+
+        Args:
+            name: The tensor.
+        """
         return torch.Size(self._shards[name].shapes[name])
 
     def dtype(self, name: str) -> torch.dtype:
-        """The dtype of a tensor, without reading it."""
+        """The dtype of a tensor, without reading it.
+
+        Args:
+            name: The tensor.
+        """
         return DTYPES[self._shards[name].codes[name]]
 
     def layout(self, names: Iterable[str]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
-        """The dtype and shape of tensors, without reading them."""
+        """The dtype and shape of tensors, without reading them.
+
+        Args:
+            names: The tensors.
+        """
         return {name: (self.dtype(name), tuple(self.shape(name))) for name in names}
 
 
 def open_state(path: str | Path) -> LazyState:
     """Open a safetensors file, a `*.index.json`, or a folder with `model.safetensors.index.json`, lazily.
 
-    Raises `StateError` when a file is damaged or the index and its shards do not hold the same tensors.
+    Nothing but the header is read; a tensor is when it is used. Names are in the order of the file.
+
+    Args:
+        path: The file, or the folder.
+
+    Returns:
+        A mapping of tensors by name with `shape`, `dtype` and `metadata`.
+
+    Raises:
+        StateError: If there is none, a file is damaged, or the index and its shards do not hold the same tensors.
+
+    Example:
+        >>> coset.save_state(model, "model.safetensors", {"epoch": "3"})
+        >>> lazy = coset.open_state("model.safetensors")
+        >>> lazy.shape("layers.0.weight"), lazy.metadata["epoch"]
+        (torch.Size([16, 64]), '3')
     """
     path = Path(path)
     if not path.exists():
@@ -143,11 +181,26 @@ def open_state(path: str | Path) -> LazyState:
 
 
 def load_state(path: str | Path, device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """Read a State from whatever `open_state` opens, or from a `.pt`, `.pth` or `.bin` of plain tensors.
+    """Read a state from whatever `open_state` opens, or from a `.pt`, `.pth` or `.bin` of plain tensors.
 
-    A pickle that wraps its state as `{"state_dict": ...}` or `{"model": ...}` is unwrapped. Names are taken
-    as they are stored; safetensors does not keep their order. `coset.core.state.check` tells whether the
-    state fits a model and is finite.
+    A pickle that wraps its state as `{"state_dict": ...}` or `{"model": ...}` is unwrapped, and no code in it is run.
+    Names are as they are stored; safetensors does not keep their order. `coset.state.check` tells whether the state
+    fits a model and is finite.
+
+    Args:
+        path: The file, or a folder of shards.
+        device: Where the tensors go.
+
+    Returns:
+        The tensors by name.
+
+    Raises:
+        StateError: If there is no such file, its format is unknown, or it is damaged or holds more than tensors.
+
+    Example:
+        >>> coset.save_state(a, "a.safetensors")
+        >>> coset.state.allclose(coset.load_state("a.safetensors"), a.mean)
+        True
     """
     path = Path(path)
     if path.is_file() and path.suffix in PICKLES:
@@ -163,10 +216,23 @@ def load_state(path: str | Path, device: str | torch.device = "cpu") -> dict[str
 
 
 def save_state(state: StateLike, path: str | Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a State or population to a `.safetensors` file, atomically, with `metadata` beside the tensors.
+    """Write a state or population to a `.safetensors` file, atomically.
 
     Tensors that share memory (tied weights, views) are each written in full under their own name. On
     failure there is no new file and an old one is untouched.
+
+    Args:
+        state: Tensors by name, a module, or a solution that is no distribution.
+        path: The file, whose name ends in `.safetensors`.
+        metadata: Text to store beside the tensors.
+
+    Raises:
+        StateError: If the name is another, a tensor has a type that the format lacks, or the file cannot be written.
+
+    Example:
+        >>> coset.save_state(model, "model.safetensors")
+        >>> list(coset.load_state("model.safetensors"))[0]
+        'layers.0.bias'
     """
     path = Path(path)
     if path.suffix != ".safetensors":

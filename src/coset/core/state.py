@@ -20,6 +20,28 @@ from torch import Tensor, nn
 from coset.core.errors import ModelError, StateError
 from coset.core.functional import functional_call
 
+__all__ = [
+    "State",
+    "StateLike",
+    "add",
+    "allclose",
+    "as_state",
+    "call",
+    "check",
+    "inner",
+    "lerp",
+    "mean",
+    "norm",
+    "of",
+    "scale",
+    "size",
+    "stack",
+    "sub",
+    "to",
+    "unstack",
+    "untie",
+]
+
 State = Mapping[str, Tensor]
 
 
@@ -50,6 +72,12 @@ def as_state(x: StateLike, where: str = "the state", *, mean: bool = False) -> S
 
     Raises:
         StateError: If `x` is none of these, or random where one network is needed.
+
+    Example:
+        >>> list(coset.state.as_state(model)) == list(model.state_dict())
+        True
+        >>> coset.state.as_state(a) is a.mean
+        True
     """
     if isinstance(x, Mapping):
         return x
@@ -70,12 +98,27 @@ def check(
     where: str = "the state",
     unknown: Literal["error", "ignore"] = "error",
 ) -> dict[str, Tensor]:
-    """Raise `StateError` if `state` is not finite or does not have the names, shapes and kinds of `like`.
+    """Refuse a state that is not finite, or has not the names, shapes and kinds of `like`.
 
-    Returns the tensors of `state` under the names of `like`, in its order; `unknown` says whether other names
-    are an error or left out. Names that hold one tensor object in `like` (see `of`) are tied: they must
-    hold equal tensors in `state`, and one that is absent is filled in, since many files store just one.
-    `where` says in messages whose state it is: a file name, "model A".
+    Names that hold one tensor object in `like` (see `of`) are tied: they must hold equal tensors in `state`, and one
+    that is absent is filled in, since many files store just one.
+
+    Args:
+        state: What is checked; tensors are read once, so that it may be lazy.
+        like: A state, or a model, that has the names, shapes and kinds that are expected; `state` itself when None.
+        where: Whose state it is, for messages: a file name, "model A".
+        unknown: Whether names that `like` lacks are an error or left out.
+
+    Returns:
+        The tensors of `state` under the names of `like`, in its order.
+
+    Raises:
+        StateError: If a tensor is missing, unknown, of another shape or kind, or has NaN or infinite values.
+
+    Example:
+        >>> coset.state.check({"w": torch.tensor([1.0, float("nan")])})
+        Traceback (most recent call last):
+        coset.core.errors.StateError: Tensor 'w' in the state has 1 NaN or infinite of 2 values.
     """
     state = as_state(state, where)
     if like is None:
@@ -191,33 +234,18 @@ def members(population: State, which: slice | Tensor) -> dict[str, Tensor]:
     return {name: x[which.to(x.device) if isinstance(which, Tensor) else which] for name, x in population.items()}
 
 
-__all__ = [
-    "State",
-    "StateLike",
-    "add",
-    "allclose",
-    "as_state",
-    "call",
-    "check",
-    "inner",
-    "lerp",
-    "mean",
-    "norm",
-    "of",
-    "scale",
-    "size",
-    "stack",
-    "sub",
-    "to",
-    "unstack",
-    "untie",
-]
-
-
 def inner(a: StateLike, b: StateLike) -> Tensor:
     """<a, b> = sum over coordinates of a_i b_i, multiplied and summed in float64; a scalar tensor.
 
     For complex tensors this is Re(conj(a_i) b_i), the inner product of real and imaginary parts.
+
+    Args:
+        a: A network.
+        b: Another with the same names and shapes.
+
+    Example:
+        >>> coset.state.inner({"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, 4.0])}).item()
+        11.0
     """
     total = torch.zeros((), dtype=torch.float64)
     for _, x, y in _pairs(a, b):
@@ -227,29 +255,75 @@ def inner(a: StateLike, b: StateLike) -> Tensor:
 
 
 def norm(a: StateLike) -> Tensor:
-    """||a|| = sqrt(<a, a>) in float64; a scalar tensor, with gradient 0 at a = 0."""
+    """||a|| = sqrt(<a, a>) in float64; a scalar tensor, with gradient 0 at a = 0.
+
+    Args:
+        a: A network.
+
+    Example:
+        >>> coset.state.norm({"w": torch.tensor([3.0, 4.0])}).item()
+        5.0
+    """
     norms = [torch.linalg.vector_norm(_double(x)) for x in as_state(a).values() if is_coordinate(x)]
     return torch.linalg.vector_norm(torch.stack(norms)) if norms else torch.zeros((), dtype=torch.float64)
 
 
 def add(a: StateLike, b: StateLike) -> dict[str, Tensor]:
-    """a + b, in the dtypes of a."""
+    """a + b, in the dtypes of a.
+
+    Args:
+        a: A network.
+        b: Another with the same names and shapes.
+
+    Example:
+        >>> double = coset.state.add(a, a)
+        >>> coset.state.allclose(double, coset.state.scale(a, 2))
+        True
+    """
     return _combine(torch.add, a, b)
 
 
 def sub(a: StateLike, b: StateLike) -> dict[str, Tensor]:
-    """a - b, in the dtypes of a."""
+    """a - b, in the dtypes of a.
+
+    Args:
+        a: A network.
+        b: Another with the same names and shapes.
+
+    Example:
+        >>> coset.state.norm(coset.state.sub(a, a)).item()
+        0.0
+    """
     return _combine(torch.sub, a, b)
 
 
 def scale(a: StateLike, factor: float | Tensor) -> dict[str, Tensor]:
-    """factor * a, in the dtypes of a; a tensor factor is a scalar."""
+    """factor * a, in the dtypes of a.
+
+    Args:
+        a: A network.
+        factor: A number, or a scalar tensor.
+
+    Example:
+        >>> coset.state.scale({"w": torch.ones(2)}, 0.5)
+        {'w': tensor([0.5000, 0.5000])}
+    """
     tensors = as_state(a).items()
     return {name: (_working(x) * factor).to(x.dtype) if is_coordinate(x) else x.clone() for name, x in tensors}
 
 
 def lerp(a: StateLike, b: StateLike, t: float | Tensor) -> dict[str, Tensor]:
-    """(1 - t) a + t b, in the dtypes of a; exactly a at t = 0 and b at t = 1. Any t, also outside [0, 1]."""
+    """(1 - t) a + t b, in the dtypes of a; exactly a at t = 0 and b at t = 1.
+
+    Args:
+        a: A network.
+        b: Another with the same names and shapes.
+        t: Any number, also outside [0, 1], or a scalar tensor.
+
+    Example:
+        >>> coset.state.allclose(coset.state.lerp(a, b, 1.0), b)
+        True
+    """
 
     def between(x: Tensor, y: Tensor) -> Tensor:
         # torch.lerp measures from the nearer end, which makes both ends exact.
@@ -259,7 +333,15 @@ def lerp(a: StateLike, b: StateLike, t: float | Tensor) -> dict[str, Tensor]:
 
 
 def stack(states: Iterable[StateLike]) -> dict[str, Tensor]:
-    """The population of n states: each (*shape) becomes (n, *shape), in the widest dtype."""
+    """The population of n states: each (*shape) becomes (n, *shape), in the widest dtype.
+
+    Args:
+        states: Networks with the same names and shapes, one or more.
+
+    Example:
+        >>> coset.state.size(coset.state.stack([a, b, model]))
+        3
+    """
     rows = [as_state(state) for state in states]
     if not rows:
         raise StateError("A population needs at least one state.")
@@ -271,14 +353,34 @@ def stack(states: Iterable[StateLike]) -> dict[str, Tensor]:
 
 
 def unstack(population: State) -> list[dict[str, Tensor]]:
-    """The n states of a population, as views of it."""
+    """The n states of a population, as views of it.
+
+    Args:
+        population: Each tensor (n, *shape).
+
+    Example:
+        >>> first, second = coset.state.unstack(coset.state.stack([a, b]))
+        >>> coset.state.allclose(second, b)
+        True
+    """
     n = size(population)
     columns = {name: x.unbind() for name, x in population.items()}
     return [{name: column[i] for name, column in columns.items()} for i in range(n)]
 
 
 def size(population: State) -> int:
-    """The number n of states in a population, the first dimension of every tensor."""
+    """The number n of states in a population, the first dimension of every tensor.
+
+    Args:
+        population: Each tensor (n, *shape).
+
+    Raises:
+        StateError: If tensors disagree, so that it is a state and no population.
+
+    Example:
+        >>> coset.state.size({"w": torch.zeros(5, 2, 3), "b": torch.zeros(5, 2)})
+        5
+    """
     lengths: dict[int, str] = {}  # and a tensor of that length
     for name, x in population.items():
         if x.ndim == 0:
@@ -291,9 +393,17 @@ def size(population: State) -> int:
 
 
 def mean(population: State, weights: Tensor | Sequence[float] | None = None) -> dict[str, Tensor]:
-    """sum_i w_i x_i / sum_i w_i over the population, summed in float64; w_i = 1 when not given.
+    """sum_i w_i x_i / sum_i w_i over the population, summed in float64.
 
-    `weights` has one entry a state. Integer and bool tensors are those of the first state.
+    Integer and bool tensors are those of the first state.
+
+    Args:
+        population: Each tensor (n, *shape).
+        weights: One number a state, with a positive sum; equal when None.
+
+    Example:
+        >>> coset.state.mean({"w": torch.tensor([[0.0], [4.0]])}, [1, 3])
+        {'w': tensor([3.])}
     """
     n = size(population)
     w = torch.as_tensor([1.0] * n if weights is None else weights, dtype=torch.float64)
@@ -316,13 +426,34 @@ def mean(population: State, weights: Tensor | Sequence[float] | None = None) -> 
 def to(
     state: StateLike, device: str | torch.device | None = None, dtype: torch.dtype | None = None
 ) -> dict[str, Tensor]:
-    """The state on `device` with its floating tensors in `dtype`; a tensor already there is not copied."""
+    """The state on another device or in another precision; a tensor already there is not copied.
+
+    Args:
+        state: A network.
+        device: Where to; where each tensor is when None.
+        dtype: Of the floating tensors; as they are when None.
+
+    Example:
+        >>> coset.state.to(a, dtype=torch.float64)["layers.0.bias"].dtype
+        torch.float64
+    """
     tensors = as_state(state).items()
     return {name: x.to(device=device, dtype=dtype if x.is_floating_point() else None) for name, x in tensors}
 
 
 def allclose(a: StateLike, b: StateLike, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
-    """Whether names and shapes agree, |a_i - b_i| <= atol + rtol |b_i|, and other tensors are equal."""
+    """Whether names and shapes agree, |a_i - b_i| <= atol + rtol |b_i|, and other tensors are equal.
+
+    Args:
+        a: A network.
+        b: Another.
+        rtol: Relative tolerance.
+        atol: Absolute tolerance.
+
+    Example:
+        >>> coset.state.allclose(a, coset.state.scale(a, 1.001)), coset.state.allclose(a, a)
+        (False, True)
+    """
     a, b = as_state(a, FIRST), as_state(b, SECOND)
     if a.keys() != b.keys():
         return False
@@ -344,6 +475,13 @@ def of(model: nn.Module) -> dict[str, Tensor]:
 
     Two names of one parameter (tied weights) are both there and hold the same tensor object, so that a
     change, or a gradient, of one is that of the other.
+
+    Args:
+        model: Any module; extra state that it keeps besides is left out.
+
+    Example:
+        >>> {name: tuple(x.shape) for name, x in coset.state.of(torch.nn.Linear(3, 2)).items()}
+        {'weight': (2, 3), 'bias': (2,)}
     """
     copies: dict[int, Tensor] = {}
     state = {}
@@ -359,6 +497,17 @@ def untie(model: nn.Module, state: StateLike) -> dict[str, Tensor]:
 
     `call` does this by itself. Inside `torch.vmap` values cannot be compared: there, untie the population
     first and map over the result.
+
+    Args:
+        model: Says which names are one tensor.
+        state: A network of this kind, or a population of them.
+
+    Raises:
+        StateError: If names are missing or unknown, or tied ones differ.
+
+    Example:
+        >>> len(coset.state.untie(model, a)) == len(a.mean)  # nothing is tied here
+        True
     """
     where = f"the state for {type(model).__name__}"
     state = as_state(state, where)
@@ -384,6 +533,23 @@ def call(
 
     Differentiable in `state`. The gradient of tied names goes to the one that comes first in the model,
     unless both hold the same tensor object.
+
+    Args:
+        model: The module to call, which keeps its own tensors.
+        state: The network to call it as.
+        args: Its arguments: a tuple, or a tensor if there is one.
+        kwargs: Its named arguments.
+
+    Returns:
+        What the model returns.
+
+    Raises:
+        StateError: If the state does not fit the model.
+        ModelError: If the model cannot be called on these arguments.
+
+    Example:
+        >>> coset.state.call(model, a, digits.test.inputs[:2]).shape
+        torch.Size([2, 10])
     """
     tensors = untie(model, state)
     buffers = dict(model.named_buffers(remove_duplicate=False))

@@ -218,9 +218,18 @@ class ScaledAxis:
 
 @dataclass(frozen=True, repr=False)
 class Scaling(Shown):
-    """A free factor for each unit of an index set: positive (``scaling``) or a sign (``sign``).
+    """A free factor for each unit of an index set: positive, or a sign.
 
-    exact is False where a norm's epsilon breaks the invariance in the last digits; ``note`` says which op.
+    Args:
+        name: Unique in its symmetry.
+        units: The group whose units have the factors; "" for one factor of whole tensors.
+        size: How many units there are.
+        members: How it acts on each axis that it reaches.
+        copies: How many sets of factors there are: one for each combination of the units in `over`.
+        over: The groups that the units lie over.
+        kind: "scaling" or "sign".
+        exact: False where the epsilon of a norm breaks the invariance in the last digits.
+        note: The op that does so.
     """
 
     name: str
@@ -244,7 +253,15 @@ class Scaling(Shown):
 
 @dataclass(frozen=True, repr=False)
 class FixedAxis(Shown):
-    """An axis, or a part of one, that cannot move, and the op that says so."""
+    """An axis, or a part of one, that cannot move, and the op that says so.
+
+    Args:
+        tensor: The tensor of the state.
+        axis: Its axis.
+        size: How many positions are fixed.
+        op: The op that fixes them.
+        reason: Why, in a few words.
+    """
 
     tensor: str
     axis: int
@@ -262,10 +279,19 @@ class FixedAxis(Shown):
 class Element(Shown):
     """A group element: unit i of the result is unit p[i] of the argument, times its factor.
 
-    permutations
-        index set -> (*batch, size), or (*batch, copies, size) for fibred sets; absent means identity
-    scales
-        scaling -> factors of the same shape; absent means one
+    `Symmetry.identity`, `random` and `element` make them, and so does alignment.
+
+    Args:
+        sets: The index sets of the symmetry by name.
+        permutations: Group name -> (*batch, size), or (*batch, copies, size) for units that lie over others; an absent
+            one is the identity.
+        scales: Scaling name -> factors of the same shape; absent ones are one.
+        units: Scaling name -> the group whose units take its factors.
+
+    Example:
+        >>> g = sym.random(torch.Generator().manual_seed(0))
+        >>> torch.equal((g @ g.inverse())["layers.0"], torch.arange(16))
+        True
     """
 
     sets: Mapping[str, IndexSet] = field(repr=False)
@@ -274,7 +300,11 @@ class Element(Shown):
     units: Mapping[str, str] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The permutation of a group."""
+        """The permutation of a group, also where it is the identity.
+
+        Args:
+            name: The group.
+        """
         if name not in self.sets:
             raise SymmetryError(f"there is no group {name!r}")
         p = self.permutations.get(name)
@@ -316,7 +346,11 @@ class Element(Shown):
         return p if self.sets[name].over else p.unsqueeze(-2)
 
     def source_copy(self, name: str) -> Tensor:
-        """(*batch, copies) which fibre of the argument each fibre of the result comes from."""
+        """(*batch, copies) which fibre of the argument each fibre of the result comes from.
+
+        Args:
+            name: A group of units that lie over others.
+        """
         over = self.sets[name].over
         sizes = [self.sets[base].size for base in over]
         grid = torch.cartesian_prod(*[torch.arange(n) for n in sizes]).reshape(-1, len(sizes))
@@ -349,7 +383,11 @@ class Element(Shown):
         return units, x if units in self.sets and self.sets[units].over else x.unsqueeze(-2)
 
     def __matmul__(self, other: Element) -> Element:
-        """self after other: act(g @ h, s) == act(g, act(h, s))."""
+        """This one after another: `act(g @ h, s) == act(g, act(h, s))`.
+
+        Args:
+            other: The one that acts first.
+        """
         own = [n for n in self.sets if n in self.permutations or n in other.permutations]
         touched = [n for n in self.sets if n in own or any(b in own for b in self.sets[n].over)]
         movable = [n for n in touched if self.sets[n].movable]
@@ -367,6 +405,7 @@ class Element(Shown):
         return Element(self.sets, permutations, scales, {**self.units, **other.units})
 
     def inverse(self) -> Element:
+        """The element that undoes this one."""
         permutations: dict[str, Tensor] = {}
         for name in self.sets:
             touched = name in self.permutations or any(b in self.permutations for b in self.sets[name].over)
@@ -395,6 +434,11 @@ class Element(Shown):
         return torch.empty_like(rows, memory_format=torch.contiguous_format).scatter_(-2, at, rows)
 
     def to(self, device: torch.device | str) -> Element:
+        """The same element on another device.
+
+        Args:
+            device: Where to.
+        """
         return Element(
             self.sets,
             {name: p.to(device) for name, p in self.permutations.items()},
