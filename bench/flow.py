@@ -20,7 +20,7 @@ from bench.hardware import default_device, device_name, now, prepare, product_sp
 from bench.measurement import Measurement, machine
 from coset import Architecture, Epoch, Flow, Matching, Population, normal_starts, on_epoch, symmetry, zoo
 from coset.data import Split
-from coset.weightspace.embedding import Conditioning
+from coset.weightspace.graph_embedding import Conditioning
 from coset.weightspace.unit_transformer import TransformerBlock
 
 LIMIT = 900.0  # seconds for one row

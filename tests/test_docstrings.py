@@ -18,8 +18,7 @@ import coset
 from coset import assignment, data, plot, zoo
 
 PENDING: set[str] = {
-    "inference", "paths", "populations",
-    "training", "weightspace",
+    "inference", "paths", "populations", "training",
 }  # fmt: skip
 """Rooms whose docstrings are still to be written."""
 

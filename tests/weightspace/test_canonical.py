@@ -20,7 +20,7 @@ import coset
 from coset import Symmetry, zoo
 from coset.core import state as states
 from coset.symmetries.verify import generic
-from coset.weightspace.gauge import gauge
+from coset.weightspace.scale_conditions import scale_conditions
 
 State = dict[str, Tensor]
 Network = tuple[nn.Module, tuple[Any, ...], Symmetry]
@@ -292,7 +292,7 @@ def test_in_few_bits_the_form_is_its_own_and_on_the_manifold(name: str, dtype: t
 
 def test_conditions_of_an_mlp() -> None:
     _, _, sym = network("relu")
-    found = gauge(sym, "scaling", list(sym.axes))
+    found = scale_conditions(sym, "scaling", list(sym.axes))
     assert [(c.units, [s.tensor for s in c.slots], c.power) for c in found] == [
         ("layers.0", ["layers.0.weight"], 1.0),
         ("layers.1", ["layers.1.weight"], 1.0),

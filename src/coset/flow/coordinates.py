@@ -24,8 +24,8 @@ from coset.training.initialise import fresh
 from coset.training.randomness import seeded
 from coset.weightspace import sphere
 from coset.weightspace.canonical import canonicalize
-from coset.weightspace.chart import OFF_SPHERE
-from coset.weightspace.gauge import unit_norms
+from coset.weightspace.canonical_chart import OFF_SPHERE
+from coset.weightspace.canonical_scales import unit_norms
 from coset.weightspace.manifold import Manifold, manifold
 
 Geometry = Literal["euclidean", "normalized", "geometric"]

@@ -19,8 +19,8 @@ from coset.populations.population import PopulationLike, states_of
 from coset.populations.scores import scores
 from coset.symmetries.group import Scaling
 from coset.symmetries.symmetry import Symmetry
-from coset.weightspace.gauge import exact, slots
 from coset.weightspace.manifold import Manifold
+from coset.weightspace.scale_conditions import exact_scalings, scaled_weights
 from coset.weightspace.volume import log_volume
 
 POINTS = 512  # of the quadrature over a unit's factor
@@ -69,7 +69,7 @@ def quotient_log_prior(x: Tensor, manifold: Manifold, sym: Symmetry, like: State
     free = torch.ones_like(values[0], dtype=torch.bool)
     total = log_volume(manifold, x.double(), {}) - values.shape[1] * math.log(prior_std * math.sqrt(2 * math.pi))
     energies = (values / prior_std).square() / 2
-    for scaling in exact(sym, "scaling"):
+    for scaling in exact_scalings(sym, "scaling"):
         powers, units = (one.to(x.device) for one in _powers(scaling, sym, population, names))
         free &= powers == 0
         kinds = sorted(set(powers[powers != 0].tolist()))
@@ -133,11 +133,11 @@ def _require_apart(sym: Symmetry, manifold: Manifold, names: Sequence[str]) -> N
     buffers = [name for name in names if name in sym.buffers]
     if buffers:
         raise CosetError(f"The buffer '{buffers[0]}' has no prior: give a network without running statistics.")
-    names_of_scalings = {scaling.name for scaling in exact(sym, "scaling")}
+    names_of_scalings = {scaling.name for scaling in exact_scalings(sym, "scaling")}
     if names_of_scalings != set(manifold.exponents):
         raise CosetError("This manifold keeps the factors of units, so its density is that of `log_posterior`.")
     at: dict[tuple[str, int], list[str]] = {}
-    for slot in slots(sym, "scaling", names):
+    for slot in scaled_weights(sym, "scaling", names):
         for place in slot.places:
             meeting = at.setdefault((slot.tensor, place.block), [])
             meeting += slot.powers

@@ -20,7 +20,7 @@ from coset.populations.population import PopulationLike, states_of
 from coset.symmetries.group import Block, blocks
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical import canonicalize
-from coset.weightspace.gauge import exact
+from coset.weightspace.scale_conditions import exact_scalings
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,7 +154,7 @@ def nearest(
     if vectors.exact:
         index = _least(vectors, search, excluded.to(where))
         distance = search.distances(torch.arange(len(index)), index.cpu()).cpu()
-        return NearestNetworks(distance, index.cpu(), not exact(sym, "sign"))
+        return NearestNetworks(distance, index.cpu(), not exact_scalings(sym, "sign"))
     return _screened(vectors, search, excluded.to(where), min(candidates, total))
 
 

@@ -9,55 +9,93 @@ from torch import Tensor, nn
 from coset.alignment.align import align, align_many, as_method
 from coset.alignment.method import AlignMethod
 from coset.core.errors import StateError
-from coset.core.state import State, check, refuse_names
+from coset.core.names import plural
+from coset.core.show import Shown, Table
+from coset.core.state import State, StateLike, check, refuse_names
 from coset.data import Data
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
-from coset.weightspace.chart import leading, refuse_torn, refuse_unreal
-from coset.weightspace.gauge import signs, unit_norms
-from coset.weightspace.order import ordered
+from coset.weightspace.canonical_scales import signs, unit_norms
+from coset.weightspace.population_checks import leading_shape, refuse_unequal_ties, refuse_unreal
+from coset.weightspace.sort_units import sort_units
 
 
-@dataclass(frozen=True)
-class Canonical:
-    """state: the representative, ``sym.act(element, given)``; ``element.inverse()`` leads back."""
+@dataclass(frozen=True, repr=False)
+class Canonical(Shown):
+    """A canonical network and how it came about.
+
+    Args:
+        state: the representative, `sym.act(element, original)`.
+        element: `element.inverse()` leads back.
+
+    Example:
+        >>> c = coset.canonicalize(a, sym)
+        >>> coset.state.allclose(sym.act(c.element.inverse(), c.state), a.state, atol=1e-5)
+        True
+    """
 
     state: dict[str, Tensor]
     element: Element
 
+    def _shown(self) -> Table:
+        batch = self.element.batch
+        title = f"Canonical form of {plural(batch[0], 'network') if batch else 'one network'}"
+        coordinates = sum(x.numel() for x in self.state.values()) // (batch[0] if batch else 1)
+        rows = [("state", f"{len(self.state)} tensors, {coordinates:,} numbers each"), *self.element._shown().rows]
+        return Table(title, rows)
+
 
 def canonicalize(
-    state: State,
+    state: StateLike,
     sym: Symmetry,
-    reference: State | None = None,
+    reference: StateLike | None = None,
     method: str | AlignMethod = "auto",
     *,
     model: nn.Module | None = None,
     data: Data | None = None,
 ) -> Canonical:
-    """The network that stands for all that ``sym`` makes equal to `state`: the same function, to rounding.
+    """The network that stands for all that a symmetry makes equal: the same function, to rounding.
 
-    First the positive factors, so that the weights into each unit have norm one (see `coset.weightspace.gauge`: the
-    weights out of the last units keep what the others give up, so that the function is the same); then signs (see
-    `signs`); then the order of units (see `ordered`). Scalings that hold only approximately are left alone.
+    First the positive factors, so that the weights into each unit have norm one (see
+    `coset.weightspace.scale_conditions`: the weights out of the last units keep what the others give up, so that the
+    function is the same); then signs (see `signs`); then the order of units (see `sort_units`). Scalings that hold
+    only approximately are left alone.
 
-    state
-        a State, or a population with one leading dimension: then `element` is a batch
-    reference
-        units are brought in its order by `coset.align` with `method`, once both have canonical factors and signs;
-        a population by `coset.align_many`, by weights only. How unique the result is, depends on the method.
-    model, data
-        what the methods "activations" and "sinkhorn" need
+    Args:
+        state: a state, a module or a Dirac; or the tensors of a population with one leading dimension, whose element
+            is a batch.
+        sym: the symmetry of the network.
+        reference: units are brought in its order by `coset.align` with `method`, once both have canonical factors and
+            signs; a population by `coset.align_many`, by weights only. How unique the result is, depends on the
+            method.
+        method: of alignment to the reference.
+        model: what the methods "activations" and "sinkhorn" need.
+        data: what the methods "activations" and "sinkhorn" need.
+
+    Returns:
+        The representative, and the element that leads to it.
+
+    Raises:
+        StateError: names or shapes are not those of the symmetry, or weights are not real.
+        SymmetryError: scalings act on the same weights, so that none can be fixed alone.
+
+    Example:
+        >>> image = sym.act(sym.random(scalings=True), a)
+        >>> first, second = (coset.canonicalize(q, sym).state for q in (a, image))
+        >>> coset.state.allclose(first, second, atol=1e-4)
+        True
     """
     as_method(method)
-    many = _population(check(state), sym)
-    scaled = _scaled(state, sym)
+    tensors = check(state)
+    many = _population(tensors, sym)
+    scaled = _scaled(tensors, sym)
     if reference is None:
-        order = ordered(scaled.state, sym)
+        order = sort_units(scaled.state, sym)
     else:
-        if _population(check(reference, where="the reference"), sym):
+        like = check(reference, where="the reference")
+        if _population(like, sym):
             raise StateError("The reference of a canonical form is one state and not a population.")
-        target = _scaled(reference, sym).state
+        target = _scaled(like, sym).state
         if many:
             order = align_many(scaled.state, sym, target, method).element
         else:
@@ -78,11 +116,11 @@ def _population(state: State, sym: Symmetry) -> bool:
     """Whether there is a leading dimension; StateError where the tensors do not fit the symmetry."""
     refuse_names(sym.missing(state), [], "the state")
     shapes = {name: tuple(axis.size for axis in axes) for name, axes in sym.axes.items() if name in state}
-    lead = leading(state, shapes, "the symmetry")
+    lead = leading_shape(state, shapes, "the symmetry")
     if lead == (0,):
         raise StateError("A canonical form is that of some networks, and this population is empty.")
     for name in shapes:
         if name not in sym.buffers:
             refuse_unreal(name, state[name])
-    refuse_torn(state, sym.tied)
+    refuse_unequal_ties(state, sym.tied)
     return bool(lead)

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from coset.core.errors import ModelError, StateError, SymmetryError
-from coset.core.state import State, is_coordinate, refuse_names
+from coset.core.names import plural
+from coset.core.show import Shown, Table
+from coset.core.state import StateLike, as_state, is_coordinate, refuse_names
 from coset.symmetries.group import Axis, Label, blocks, labels
 from coset.symmetries.symmetry import Symmetry
-from coset.weightspace.chart import leading, refuse_torn
+from coset.weightspace.population_checks import leading_shape, refuse_unequal_ties
 
 
 @dataclass(frozen=True)
@@ -74,14 +76,15 @@ class EdgeBlock:
         return self.piece.features
 
 
-@dataclass(frozen=True)
-class Wiring:
+@dataclass(frozen=True, repr=False)
+class Wiring(Shown):
     """The node layers by name, in the order of the network, and the edge blocks between them.
 
-    axes
-        the tensors that the graph holds, and what their axes index
-    tied
-        other names of these tensors -> the one that is used
+    Args:
+        layers: the node layers.
+        blocks: the edge blocks.
+        axes: the tensors that the graph holds, and what their axes index.
+        tied: other names of these tensors -> the one that is used.
     """
 
     layers: dict[str, NodeLayer]
@@ -89,14 +92,26 @@ class Wiring:
     axes: dict[str, tuple[Axis, ...]]
     tied: dict[str, str]
 
-    @classmethod
-    def of(cls, sym: Symmetry, state: State) -> Wiring:
-        """The wiring of networks with this symmetry; a state or a population tells which tensors are coordinates.
+    def _shown(self) -> Table:
+        layers = [
+            (x.name, f"{plural(x.size, 'node')}, {'movable' if x.movable else 'fixed'}", plural(x.features, "feature"))
+            for x in self.layers.values()
+        ]
+        blocks = [(x.name, f"{x.source} -> {x.target}", plural(x.features, "feature")) for x in self.blocks.values()]
+        title = f"Wiring of {plural(len(layers), 'layer')} of nodes and {plural(len(blocks), 'block')} of edges"
+        return Table(title, [*layers, *blocks])
 
-        None of the sets of units may lie over others.
+    @classmethod
+    def of(cls, sym: Symmetry, state: StateLike) -> Wiring:
+        """The wiring of networks with this symmetry; none of its sets of units may lie over others.
+
+        Args:
+            sym: the symmetry of the network.
+            state: a state, a module, a Dirac or the tensors of a population; says which tensors are coordinates.
         """
-        refuse_names(sym.missing(state), [], "the state for a neural graph")
-        return _Builder(sym).build([name for name in sym.axes if name in state and is_coordinate(state[name])])
+        tensors = as_state(state)
+        refuse_names(sym.missing(tensors), [], "the state for a neural graph")
+        return _Builder(sym).build([name for name in sym.axes if name in tensors and is_coordinate(tensors[name])])
 
     @cached_property
     def kind(self) -> tuple[object, ...]:
@@ -106,7 +121,11 @@ class Wiring:
         return (*layers, *blocks)
 
     def refuse(self, other: Wiring) -> None:
-        """Refuse a graph of another kind than this."""
+        """Refuse a graph of another kind than this.
+
+        Args:
+            other: the wiring of that graph.
+        """
         if other is self or self.kind == other.kind:
             return
         mine, theirs = set(self.kind), set(other.kind)
@@ -132,9 +151,9 @@ class _Builder:
         for tensor, row in axes.items():
             # The blocks of a tensor are all combinations of the parts of its axes, in this order.
             parts = [list(enumerate(labels((axis,)))) for axis in row]
-            for k, chosen in enumerate(itertools.product(*parts)):
-                found = [(label, d, part) for d, (part, block) in enumerate(chosen) for label in block]
-                self._block(tensor, k, math.prod(len(x) for x in parts) > 1, found)
+            for k, combination in enumerate(itertools.product(*parts)):
+                dims = [(label, d, part) for d, (part, block) in enumerate(combination) for label in block]
+                self._block(tensor, k, math.prod(len(x) for x in parts) > 1, dims)
         layers = {
             name: NodeLayer(
                 name,
@@ -146,11 +165,11 @@ class _Builder:
         }
         return Wiring(layers, self.blocks, axes, {name: used for name, used in tied.items() if name != used})
 
-    def _block(self, tensor: str, k: int, many: bool, found: Sequence[tuple[Label, int, int]]) -> None:
-        ends = self._ends(tensor, [(label, axis) for label, axis, _ in found])
+    def _block(self, tensor: str, k: int, many: bool, dims: Sequence[tuple[Label, int, int]]) -> None:
+        ends = self._ends(tensor, [(label, axis) for label, axis, _ in dims])
         # Sources first, so that layers come in the order of the network.
-        names = [self._layer(tensor, *found[d]) for d in reversed(ends)] or [self._named(tensor, 1)]
-        shape = tuple(label.size for label, _, _ in found)
+        names = [self._layer(tensor, *dims[d]) for d in reversed(ends)] or [self._fixed_layer(tensor, 1)]
+        shape = tuple(label.size for label, _, _ in dims)
         others = [d for d in range(len(shape)) if d not in ends]
         piece = Piece(tensor, k, shape, (*reversed(ends), *others), len(ends), math.prod(shape[d] for d in others))
         if len(ends) < 2:
@@ -159,15 +178,16 @@ class _Builder:
             name = f"{tensor}.{k}" if many else tensor
             self.blocks[name] = EdgeBlock(name, names[0], names[1], piece)
 
-    def _ends(self, tensor: str, found: Sequence[tuple[Label, int]]) -> list[int]:
+    def _ends(self, tensor: str, dims: Sequence[tuple[Label, int]]) -> list[int]:
         """The dimensions of a block that index nodes: none, one, or target and source."""
-        units = [d for d, (label, _) in enumerate(found) if label.units]
+        units = [d for d, (label, _) in enumerate(dims) if label.units]
         for d in units:
-            known = self.sym.sets[found[d][0].units]
-            if known.over:
+            index_set = self.sym.sets[dims[d][0].units]
+            if index_set.over:
                 raise SymmetryError(
-                    f"A neural graph has no nodes for {known.name!r}, whose units have an order of their own for each "
-                    f"of {' and '.join(map(repr, known.over))}, as in attention heads: use a network without such."
+                    f"A neural graph has no nodes for {index_set.name!r}, whose units have an order of their own for "
+                    f"each of {' and '.join(map(repr, index_set.over))}, as in attention heads: use a network without "
+                    "such."
                 )
         if len(units) > 2:
             raise SymmetryError(
@@ -176,12 +196,12 @@ class _Builder:
             )
         if len(units) == 2:
             return units
-        taken = {found[d][1] for d in units}
+        used_axes = {dims[d][1] for d in units}
         # Inputs and outputs of a weight are its first two axes; a fixed order on another one is a position.
-        fixed = {axis: d for d, (label, axis) in reversed(list(enumerate(found))) if not label.units}
-        more = [d for axis, d in fixed.items() if axis not in taken and axis < 2]
-        if units and found[units[0]][1] > 1:
-            more = sorted(more, key=lambda d: found[d][0].size)[-1:]
+        fixed = {axis: d for d, (label, axis) in reversed(list(enumerate(dims))) if not label.units}
+        more = [d for axis, d in fixed.items() if axis not in used_axes and axis < 2]
+        if units and dims[units[0]][1] > 1:
+            more = sorted(more, key=lambda d: dims[d][0].size)[-1:]
         return sorted([*units, *more])
 
     def _layer(self, tensor: str, label: Label, axis: int, part: int) -> str:
@@ -190,9 +210,9 @@ class _Builder:
             return label.units
         owner = tensor.rpartition(".")[0] or tensor
         role = "outputs" if axis == 0 else "inputs"
-        return self._named(f"{owner}.{role}" + (f".{part}" if part else ""), label.size)
+        return self._fixed_layer(f"{owner}.{role}" + (f".{part}" if part else ""), label.size)
 
-    def _named(self, name: str, size: int) -> str:
+    def _fixed_layer(self, name: str, size: int) -> str:
         """A layer of nodes that stay: weight and bias of a module share its outputs, if they have as many."""
         while name in self.sym.sets or self.sizes.get(name, size) != size:
             name = f"{name}.{size}"
@@ -200,20 +220,23 @@ class _Builder:
         return name
 
 
-@dataclass(frozen=True)
-class NeuralGraph:
-    """A batch of networks of one architecture.
-
-    nodes
-        layer -> [batch, n, features]: biases, norm parameters and statistics of the units
-    edges
-        block -> [batch, from, to, features]: a weight, or its kernel positions
-    probes
-        layer -> [batch, n, inputs]: what the units do, see `coset.weightspace.probes`
-    population
-        False for the graph of a single state, whose batch is one
+@dataclass(frozen=True, repr=False)
+class NeuralGraph(Shown):
+    """A batch of networks of one architecture as graphs. `coset.neural_graph` makes it.
 
     Permuting the units of the states by p permutes the nodes of that layer and their edges by p, and nothing else.
+
+    Args:
+        wiring: the layers of nodes and blocks of edges.
+        nodes: layer -> [batch, n, features]: biases, norm parameters and statistics of the units.
+        edges: block -> [batch, from, to, features]: a weight, or its kernel positions.
+        probes: layer -> [batch, n, inputs]: what the units do, see `coset.probes`.
+        population: False for the graph of a single state, whose batch is one.
+
+    Example:
+        >>> graph = coset.neural_graph(a, sym)
+        >>> {name: tuple(x.shape) for name, x in graph.edges.items()}
+        {'layers.0.weight': (1, 64, 16, 1), 'layers.1.weight': (1, 16, 10, 1)}
     """
 
     wiring: Wiring
@@ -222,22 +245,39 @@ class NeuralGraph:
     probes: Mapping[str, Tensor] = field(default_factory=dict)
     population: bool = True
 
+    def _shown(self) -> Table:
+        nodes = [(name, "nodes", "x".join(map(str, x.shape[1:]))) for name, x in self.nodes.items()]
+        edges = [(name, "edges", "x".join(map(str, x.shape[1:]))) for name, x in self.edges.items()]
+        return Table(f"NeuralGraph of {plural(self.batch, 'network')}", [*nodes, *edges])
+
     @property
     def batch(self) -> int:
+        """How many networks."""
         return next(iter([*self.nodes.values(), *self.edges.values()])).shape[0]
 
     def with_values(self, nodes: Mapping[str, Tensor], edges: Mapping[str, Tensor]) -> NeuralGraph:
-        """The graph with other features of the same shapes, and no probes."""
+        """The graph with other features of the same shapes, and no probes.
+
+        Args:
+            nodes: layer -> [batch, n, features].
+            edges: block -> [batch, from, to, features].
+        """
         return replace(self, nodes=nodes, edges=edges, probes={})
 
     def with_probes(self, probes: Mapping[str, Tensor]) -> NeuralGraph:
-        """The graph with these probes, layer -> [batch, n, inputs]."""
+        """The same graph with probes.
+
+        Args:
+            probes: layer -> [batch, n, inputs], as `coset.probes` gives them.
+        """
         return replace(self, probes=dict(probes))
 
-    def state(self, like: State) -> dict[str, Tensor]:
-        """The state or population with these features: the inverse of `neural_graph`, also for gradients.
+    def state(self, like: StateLike) -> dict[str, Tensor]:
+        """The state or population with these features: the inverse of `coset.neural_graph`, also for gradients.
 
-        Names, dtypes and what is no part of a graph, such as counters, are those of `like`, a state or a population.
+        Args:
+            like: a state, a module, a Dirac or the tensors of a population, whose names, dtypes and tensors that are
+                no part of a graph, such as counters, the result has.
         """
         parts: dict[str, dict[int, Tensor]] = {}
         for name, layer in self.wiring.layers.items():
@@ -247,27 +287,44 @@ class NeuralGraph:
         for name, edge in self.wiring.blocks.items():
             parts.setdefault(edge.piece.tensor, {})[edge.piece.block] = _block(self.edges[name], edge.piece)
         result: dict[str, Tensor] = {}
-        for name, x in like.items():
+        for name, x in as_state(like, "the state to be like").items():
             used = self.wiring.tied.get(name, name)
             if used not in parts:
                 result[name] = x
                 continue
-            found = [parts[used][k] for k in range(len(parts[used]))]
-            values = _tensor(found, self.wiring.axes[used]).to(x.dtype)
+            blocks_of_tensor = [parts[used][k] for k in range(len(parts[used]))]
+            values = _tensor(blocks_of_tensor, self.wiring.axes[used]).to(x.dtype)
             result[name] = values if self.population else values[0]
         return result
 
 
-def neural_graph(state: State, sym: Symmetry | Wiring) -> NeuralGraph:
-    """The graph of a state, or of each state of a population, from its symmetry; `NeuralGraph.state` is the inverse.
+def neural_graph(state: StateLike, sym: Symmetry | Wiring) -> NeuralGraph:
+    """The graph of a network, or of each network of a population, from its symmetry (Kofinas et al. 2024).
 
-    Layers of nodes are the groups of `sym`, which move, and the fixed axes (inputs, outputs), which do not. A `Wiring`
-    in place of the symmetry saves working it out again.
+    Layers of nodes are the groups of `sym`, which move, and the fixed axes (inputs, outputs), which do not.
+    `NeuralGraph.state` is the inverse.
+
+    Args:
+        state: a state, a module or a Dirac; or the tensors of a population.
+        sym: the symmetry of the network, or the `wiring` of another graph of it, which saves working it out again.
+
+    Returns:
+        A batch of graphs, of one for a single network.
+
+    Raises:
+        SymmetryError: units lie over others, as in attention heads, or a tensor joins three sets of units.
+        StateError: names or shapes are not those of the symmetry, or weights are complex.
+
+    Example:
+        >>> graph = coset.neural_graph(a, sym)
+        >>> coset.state.allclose(graph.state(a), a.state)
+        True
     """
+    state = as_state(state)
     wiring = sym if isinstance(sym, Wiring) else Wiring.of(sym, state)
     shapes = {name: tuple(axis.size for axis in axes) for name, axes in wiring.axes.items()}
-    lead = leading(state, shapes, "the symmetry")
-    refuse_torn(state, wiring.tied)
+    lead = leading_shape(state, shapes, "the symmetry")
+    refuse_unequal_ties(state, wiring.tied)
     values: dict[str, list[Tensor]] = {}
     for name, axes in wiring.axes.items():
         x = state[name]
@@ -280,8 +337,8 @@ def neural_graph(state: State, sym: Symmetry | Wiring) -> NeuralGraph:
         raise StateError("A graph is that of some weights, and this state has no floating tensors that belong to it.")
     anything = values[next(iter(values))][0]
     for name, layer in wiring.layers.items():
-        found = [_features(values[piece.tensor], piece) for piece in layer.pieces]
-        nodes[name] = torch.cat(found, -1) if found else anything.new_zeros(anything.shape[0], layer.size, 0)
+        features = [_features(values[piece.tensor], piece) for piece in layer.pieces]
+        nodes[name] = torch.cat(features, -1) if features else anything.new_zeros(anything.shape[0], layer.size, 0)
     return NeuralGraph(wiring, nodes, edges, population=bool(lead))
 
 

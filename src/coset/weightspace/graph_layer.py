@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from torch import Tensor, nn
 
-from coset.weightspace.embedding import Film
 from coset.weightspace.graph import EdgeBlock
+from coset.weightspace.graph_embedding import Film
 
 Nodes = Mapping[str, Tensor]
 Edges = Mapping[str, Tensor]
@@ -61,8 +61,8 @@ class GraphLayer(nn.Module):
         self, nodes: Nodes, edges: Edges, blocks: Blocks, c: Tensor
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         plain: dict[str, Tensor] = {name: self.edge_norm(e) for name, e in edges.items()}
-        heard = self.exchange({name: self.before(n, c) for name, n in nodes.items()}, plain, blocks)
-        nodes = {name: n + heard[name] if name in heard else n for name, n in nodes.items()}
+        messages = self.exchange({name: self.before(n, c) for name, n in nodes.items()}, plain, blocks)
+        nodes = {name: n + messages[name] if name in messages else n for name, n in nodes.items()}
         nodes = {name: n + self.mlp(self.between(n, c)) for name, n in nodes.items()}
         ends = {name: self.after(n, c) for name, n in nodes.items()}
         updated = {

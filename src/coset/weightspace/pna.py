@@ -15,7 +15,24 @@ EPSILON = 1e-5  # under the root of the variance, whose slope is infinite at zer
 
 
 class PNA(GraphNetwork):
-    """Mean, spread and extremes of messages that the edges modulate (Kofinas et al. 2024). See `GraphNetwork`."""
+    """Mean, spread and extremes of messages that the edges modulate (Corso et al. 2020, Kofinas et al. 2024).
+
+    See `coset.GraphNetwork` for calls.
+
+    Args:
+        wiring: of the graphs that it takes.
+        width: numbers of every node and edge.
+        depth: how many layers.
+        condition: numbers that the network is told about each graph besides its time.
+        probes: inputs of the probes that graphs have.
+        recompute: keep only what enters each layer and run it again for the gradient: less memory, a third more time.
+
+    Example:
+        >>> graph = coset.neural_graph(a, sym)
+        >>> net = coset.PNA(graph.wiring, width=8, depth=1)
+        >>> net(graph, torch.zeros(1)).edges["layers.0.weight"].shape
+        torch.Size([1, 64, 16, 1])
+    """
 
     def __init__(
         self,
@@ -55,20 +72,20 @@ class Aggregation(Exchange):
         self.out = nn.Linear(12 * width, width)
 
     def forward(self, nodes: Nodes, edges: Edges, blocks: Blocks) -> dict[str, Tensor]:
-        found: dict[str, list[Tensor]] = {}
+        statistics: dict[str, list[Tensor]] = {}
         counts: dict[str, list[int]] = {}
         for name, block in blocks.items():
             e = edges[name]
-            found.setdefault(block.target, []).append(moments(self.inward(nodes[block.source], e, 1), 1))
+            statistics.setdefault(block.target, []).append(moments(self.inward(nodes[block.source], e, 1), 1))
             counts.setdefault(block.target, []).append(e.shape[1])
-            found.setdefault(block.source, []).append(moments(self.outward(nodes[block.target], e, 2), 2))
+            statistics.setdefault(block.source, []).append(moments(self.outward(nodes[block.target], e, 2), 2))
             counts.setdefault(block.source, []).append(e.shape[2])
-        heard: dict[str, Tensor] = {}
-        for name, parts in found.items():
+        messages: dict[str, Tensor] = {}
+        for name, parts in statistics.items():
             all_of_them = joint(torch.stack(parts), counts[name])
             scale = math.log(sum(counts[name]) + 1) / self.delta
-            heard[name] = self.out(torch.cat([all_of_them, all_of_them * scale, all_of_them / scale], -1))
-        return heard
+            messages[name] = self.out(torch.cat([all_of_them, all_of_them * scale, all_of_them / scale], -1))
+        return messages
 
 
 class Message(nn.Module):

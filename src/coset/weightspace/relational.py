@@ -15,7 +15,22 @@ from coset.weightspace.graph_network import GraphNetwork
 class RelationalTransformer(GraphNetwork):
     """Attention whose queries, keys and values see the edge: the velocity network of `weightflow`.
 
-    5 layers of width 32 or 64, one head, GELU, layer embeddings; time enters by FiLM. See `GraphNetwork`.
+    5 layers of width 32 or 64, one head, GELU, layer embeddings; time enters by FiLM. See `coset.GraphNetwork` for
+    calls.
+
+    Args:
+        wiring: of the graphs that it takes.
+        width: numbers of every node and edge.
+        depth: how many layers.
+        condition: numbers that the network is told about each graph besides its time.
+        probes: inputs of the probes that graphs have.
+        recompute: keep only what enters each layer and run it again for the gradient: less memory, a third more time.
+
+    Example:
+        >>> graph = coset.neural_graph(a, sym)
+        >>> net = coset.RelationalTransformer(graph.wiring, width=8, depth=1)
+        >>> net(graph, torch.zeros(1)).edges["layers.0.weight"].shape
+        torch.Size([1, 64, 16, 1])
     """
 
     def __init__(
@@ -44,24 +59,24 @@ class Attention(Exchange):
         self.out = nn.Linear(width, width)
 
     def forward(self, nodes: Nodes, edges: Edges, blocks: Blocks) -> dict[str, Tensor]:
-        found: dict[str, list[tuple[Reading, str, Tensor, int]]] = {}
+        readings: dict[str, list[tuple[Reading, str, Tensor, int]]] = {}
         scores: dict[str, list[Tensor]] = {}
         for name, block in blocks.items():
             e, source, target = edges[name], nodes[block.source], nodes[block.target]
-            found.setdefault(block.target, []).append((self.inward, block.source, e, 1))
+            readings.setdefault(block.target, []).append((self.inward, block.source, e, 1))
             scores.setdefault(block.target, []).append(self.inward.scores(target, source, e, 1))
-            found.setdefault(block.source, []).append((self.outward, block.target, e, 2))
+            readings.setdefault(block.source, []).append((self.outward, block.target, e, 2))
             scores.setdefault(block.source, []).append(self.outward.scores(source, target, e, 2))
-        heard: dict[str, Tensor] = {}
-        for name, readings in found.items():
-            each = [s.shape[-1] for s in scores[name]]
-            weights = torch.cat(scores[name], -1).softmax(-1).split_with_sizes(each, -1)
+        messages: dict[str, Tensor] = {}
+        for name, each in readings.items():
+            sizes = [s.shape[-1] for s in scores[name]]
+            weights = torch.cat(scores[name], -1).softmax(-1).split_with_sizes(sizes, -1)
             values = [
                 reading.values(w, nodes[other], e, over)
-                for w, (reading, other, e, over) in zip(weights, readings, strict=True)
+                for w, (reading, other, e, over) in zip(weights, each, strict=True)
             ]
-            heard[name] = self.out(torch.stack(values).sum(0))
-        return heard
+            messages[name] = self.out(torch.stack(values).sum(0))
+        return messages
 
 
 class Reading(nn.Module):

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from coset.core.errors import ModelError
-from coset.weightspace.embedding import Conditioning, linear, refuse_inputs, refuse_probes, zeroed
 from coset.weightspace.graph import EdgeBlock, NeuralGraph, Wiring
+from coset.weightspace.graph_embedding import Conditioning, ShownModule, linear, refuse_inputs, refuse_probes, zeroed
 from coset.weightspace.graph_layer import EdgeUpdate
 
 
 @dataclass(frozen=True)
-class Tokens:
+class UnitTokens:
     """units: layer -> [batch, n, numbers]; rest: [batch, numbers], what belongs to no unit, as the last bias.
 
     inner: block -> [batch, from, to, features], the weights between units that can both move.
@@ -82,7 +82,7 @@ class TokenLayout:
         ]
         return [*nodes, *edges]
 
-    def read(self, graph: NeuralGraph) -> Tokens:
+    def read(self, graph: NeuralGraph) -> UnitTokens:
         """The tokens of a graph with this layout, for any number of units."""
         units: dict[str, Tensor] = {}
         for layer in self.layers:
@@ -95,9 +95,9 @@ class TokenLayout:
         still = [graph.nodes[name].flatten(1) for name in nodes] + [graph.edges[name].flatten(1) for name in edges]
         some = next(iter(units.values()), torch.empty(graph.batch, 0))
         rest = torch.cat(still, 1) if still else some.new_empty(graph.batch, 0)
-        return Tokens(units, rest, {name: graph.edges[name] for name in self.inner})
+        return UnitTokens(units, rest, {name: graph.edges[name] for name in self.inner})
 
-    def write(self, graph: NeuralGraph, tokens: Tokens) -> NeuralGraph:
+    def write(self, graph: NeuralGraph, tokens: UnitTokens) -> NeuralGraph:
         """The graph, of the shapes of `graph`, whose tokens are these: the inverse of `read`."""
         nodes: dict[str, Tensor] = {}
         edges: dict[str, Tensor] = dict(tokens.inner)
@@ -119,16 +119,32 @@ class TokenLayout:
         )
 
 
-class UnitTransformer(nn.Module):
+class UnitTransformer(ShownModule):
     """An equivariant map from graphs at times t to an update of every weight, at the cost of one token a unit.
 
     A token holds what belongs to its unit alone: bias, norm parameters, weights from inputs and to outputs, 784 + 1 +
-    10 numbers for 784-10-10. One more token holds what belongs to no unit, and sees all the others. Tokens have no
+    10 numbers for 784-10-10. One more token holds what belongs to no unit, and sees all the others. UnitTokens have no
     positions, so the order of units is unknown to them. Weights between hidden units are edges of `edge_width` that
     both their tokens read and write (`InnerEdges`); a network with one hidden layer has none.
 
-    width, depth, heads
-        of the transformer, with time by adaptive layer norm (Peebles and Xie 2023)
+    Args:
+        wiring: of the graphs that it takes.
+        width: of the tokens, a multiple of `heads`.
+        depth: blocks of the transformer, with time by adaptive layer norm (Peebles and Xie 2023).
+        heads: of the attention.
+        edge_width: numbers of every weight between hidden units.
+        condition: numbers that the network is told about each graph besides its time.
+        probes: inputs of the probes that graphs have.
+
+    Raises:
+        ModelError: `heads` does not divide `width`; or a call gets a graph of another architecture, or times,
+            conditions or probes that do not fit.
+
+    Example:
+        >>> graph = coset.neural_graph(a, sym)
+        >>> net = coset.UnitTransformer(graph.wiring, width=16, depth=1, heads=2)
+        >>> net(graph, torch.zeros(1)).edges["layers.0.weight"].shape
+        torch.Size([1, 64, 16, 1])
     """
 
     def __init__(
@@ -160,7 +176,16 @@ class UnitTransformer(nn.Module):
         self.edges_out = nn.ModuleList(EdgeReadout(width, edge_width, block.features) for block in inner.values())
 
     def forward(self, graph: NeuralGraph, time: Tensor, condition: Tensor | None = None) -> NeuralGraph:
-        """A graph of the same shapes; time: [batch], condition: [batch, size]."""
+        """An update of every weight.
+
+        Args:
+            graph: networks of this architecture, of any number of units.
+            time: [batch].
+            condition: [batch, size], for a network that is built with `condition=size`.
+
+        Returns:
+            A graph of the same shapes.
+        """
         x, edges = self._encode(graph, time, condition)
         *units, rest = x.split_with_sizes(self._counts(graph), 1)
         tokens = dict(zip(self.layout.layers, units, strict=True))
@@ -168,11 +193,20 @@ class UnitTransformer(nn.Module):
             name: out(edges[name], tokens[block.source], tokens[block.target])
             for (name, block), out in zip(self.layout.inner.items(), self.edges_out, strict=True)
         }
-        moved = {name: out(tokens[name]) for name, out in zip(self.layout.layers, self.units_out, strict=True)}
-        return self.layout.write(graph, Tokens(moved, self.rest_out(rest[:, 0]), inner))
+        updates = {name: out(tokens[name]) for name, out in zip(self.layout.layers, self.units_out, strict=True)}
+        return self.layout.write(graph, UnitTokens(updates, self.rest_out(rest[:, 0]), inner))
 
     def features(self, graph: NeuralGraph, time: Tensor, condition: Tensor | None = None) -> Tensor:
-        """[batch, width], the same for all permutations of a network: the token that belongs to no unit."""
+        """What is the same for all permutations of a network: the token that belongs to no unit.
+
+        Args:
+            graph: networks of this architecture, of any number of units.
+            time: [batch].
+            condition: [batch, size], for a network that is built with `condition=size`.
+
+        Returns:
+            [batch, width].
+        """
         return self._encode(graph, time, condition)[0][:, -1]
 
     def _counts(self, graph: NeuralGraph) -> list[int]:
@@ -183,21 +217,21 @@ class UnitTransformer(nn.Module):
         self.wiring.refuse(graph.wiring)
         refuse_inputs(graph, time, self.conditioning.frequencies.dtype)
         c: Tensor = self.conditioning(time, condition)
-        given = self.layout.read(graph)
+        features = self.layout.read(graph)
         layers = zip(self.layout.layers, self.units, self.kinds[:-1], strict=True)
-        tokens = {name: into(given.units[name]) + kind for name, into, kind in layers}
+        tokens = {name: into(features.units[name]) + kind for name, into, kind in layers}
         refuse_probes(graph, self.probes.in_features, self.layout.layers)
         for name, probes in graph.probes.items():
             tokens[name] = tokens[name] + self.probes(probes)
-        x = torch.cat([*tokens.values(), (self.rest(given.rest) + self.kinds[-1])[:, None]], 1)
-        edges = {name: into(given.inner[name]) for name, into in zip(self.layout.inner, self.edges, strict=True)}
+        x = torch.cat([*tokens.values(), (self.rest(features.rest) + self.kinds[-1])[:, None]], 1)
+        edges = {name: into(features.inner[name]) for name, into in zip(self.layout.inner, self.edges, strict=True)}
         counts = self._counts(graph)
         for block, mix in itertools.zip_longest(self.blocks, self.mixing):
             if mix is not None:
-                heard, edges = mix(
+                messages, edges = mix(
                     dict(zip(self.layout.layers, x.split_with_sizes(counts, 1), strict=False)), edges, self.layout.inner
                 )
-                x = x + torch.cat([*heard.values(), torch.zeros_like(x[:, -1:])], 1)
+                x = x + torch.cat([*messages.values(), torch.zeros_like(x[:, -1:])], 1)
             x = block(x, c)
         return self.norm(x), edges
 
@@ -220,8 +254,8 @@ class TransformerBlock(nn.Module):
         scale, shift, gate, mlp_scale, mlp_shift, mlp_gate = self.modulation(c)[:, None].chunk(6, -1)
         h = self.norm(x) * (1 + scale) + shift
         q, k, v = self.qkv(h).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        seen = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
-        x = x + gate * self.out(seen)
+        values = nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        x = x + gate * self.out(values)
         out: Tensor = x + mlp_gate * self.mlp(self.norm(x) * (1 + mlp_scale) + mlp_shift)
         return out
 
@@ -239,9 +273,9 @@ class InnerEdges(nn.Module):
         super().__init__()
         self.norm, self.edge_norm = nn.LayerNorm(width), nn.LayerNorm(edge_width)
         self.heads = edge_width
-        heard = edge_width * max(width // edge_width, 1)
-        self.forth, self.back = nn.Linear(width, heard), nn.Linear(width, heard)
-        self.forth_out, self.back_out = nn.Linear(heard, width), nn.Linear(heard, width)
+        size = edge_width * max(width // edge_width, 1)
+        self.forth, self.back = nn.Linear(width, size), nn.Linear(width, size)
+        self.forth_out, self.back_out = nn.Linear(size, width), nn.Linear(size, width)
         self.update = EdgeUpdate(width, edge_width)
         self.source, self.target = nn.Linear(width, edge_width, bias=False), nn.Linear(width, edge_width, bias=False)
 
@@ -250,7 +284,7 @@ class InnerEdges(nn.Module):
     ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """What each layer hears [batch, n, width], and the edges updated."""
         plain = {name: self.norm(x) for name, x in tokens.items()}
-        heard = {name: torch.zeros_like(x) for name, x in tokens.items()}
+        messages = {name: torch.zeros_like(x) for name, x in tokens.items()}
         updated: dict[str, Tensor] = {}
         for name, block in blocks.items():
             e, source, target = self.edge_norm(edges[name]), plain[block.source], plain[block.target]
@@ -258,11 +292,11 @@ class InnerEdges(nn.Module):
             answered = self.back(target).unflatten(-1, (self.heads, -1))
             to_target = torch.einsum("bfth,bfhk->bthk", e, said).flatten(2) / e.shape[1]
             to_source = torch.einsum("bfth,bthk->bfhk", e, answered).flatten(2) / e.shape[2]
-            heard[block.target] = heard[block.target] + self.forth_out(to_target)
-            heard[block.source] = heard[block.source] + self.back_out(to_source)
+            messages[block.target] = messages[block.target] + self.forth_out(to_target)
+            messages[block.source] = messages[block.source] + self.back_out(to_source)
             product = self.source(source)[:, :, None] * self.target(target)[:, None]
             updated[name] = edges[name] + self.update(e, source, target) + product
-        return heard, updated
+        return messages, updated
 
 
 class EdgeReadout(nn.Module):

@@ -14,7 +14,8 @@ from coset.core.state import State
 from coset.data import Split
 from coset.flow.flow import Flow
 from coset.flow.matching import FlowPlan, Matching
-from coset.weightspace.gauge import exact, signs
+from coset.weightspace.canonical_scales import signs
+from coset.weightspace.scale_conditions import exact_scalings
 from coset_papers.ledger import seconds_of
 from coset_papers.rossi2023.snelson import sine
 from coset_papers.settings import Settings
@@ -54,7 +55,7 @@ class BayesianRegression:
     @property
     def odd_units(self) -> int:
         """How many units have a free sign."""
-        return sum(one.copies * one.size for one in exact(self.sym, "sign"))
+        return sum(one.copies * one.size for one in exact_scalings(self.sym, "sign"))
 
     def build(self) -> nn.Module:
         """The model; its own weights do not count."""

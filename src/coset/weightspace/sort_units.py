@@ -10,14 +10,14 @@ from torch import Tensor
 from coset.core.state import State
 from coset.symmetries.group import Block, Element, blocks, labels
 from coset.symmetries.symmetry import Symmetry
-from coset.weightspace.gauge import present
+from coset.weightspace.scale_conditions import own_tensors
 
 # Keys this many units in the last place of the largest apart are equal, as those of equal units are after rounding; of
 # float32 at the least, since in fewer bits that would be most of them.
 EQUAL = 64
 
 
-def ordered(state: State, sym: Symmetry) -> Element:
+def sort_units(state: State, sym: Symmetry) -> Element:
     """The permutation that sorts the units of every set by their weights, lexicographically; of a population, each.
 
     Sets are sorted one after another, first those whose weights lead to what has an order already: inputs, outputs,
@@ -25,14 +25,14 @@ def ordered(state: State, sym: Symmetry) -> Element:
     them sorted. Units inside others (of a head) are sorted within each, before those others. Units with the same keys
     keep their order: if they are equal in all weights, the result is the same either way.
     """
-    names = present(sym, [name for name, x in state.items() if x.is_floating_point()])
+    names = own_tensors(sym, [name for name, x in state.items() if x.is_floating_point()])
     pending = [group.name for group in sym.groups if group.size > 1]
     element = sym.identity()
     while pending:
         units = _next(sym, names, pending)
         here = [name for name in names if any(label.units == units for row in labels(sym.axes[name]) for label in row)]
-        moved = sym.act(element, {name: state[name] for name in here})
-        p = _sorted(_keys(moved, sym, units, pending))
+        image = sym.act(element, {name: state[name] for name in here})
+        p = _sorted(_keys(image, sym, units, pending))
         p = p if sym.sets[units].over else p.squeeze(-2)
         element = sym.element({units: p}) @ element
         pending.remove(units)
@@ -40,7 +40,7 @@ def ordered(state: State, sym: Symmetry) -> Element:
 
 
 def _next(sym: Symmetry, names: Iterable[str], pending: Collection[str]) -> str:
-    """The set to sort next: none inside it waits, and the best known weights lead to it."""
+    """The set to sort next: none inside it waits, and the surest weights lead to it."""
     best = dict.fromkeys((units for units in pending if not _inside(sym, units, pending)), 2)
     for name in names:
         for row in labels(sym.axes[name]):
@@ -49,8 +49,8 @@ def _next(sym: Symmetry, names: Iterable[str], pending: Collection[str]) -> str:
                 for at in block.where(units):
                     rest = _rest(sym, block, units, at)
                     if all(row[d].units not in pending for d in rest):
-                        known = any(row[d].size > 1 for d in rest) and name not in sym.buffers
-                        best[units] = min(best[units], 0 if known else 1)
+                        is_weight = any(row[d].size > 1 for d in rest) and name not in sym.buffers
+                        best[units] = min(best[units], 0 if is_weight else 1)
     return min(best, key=best.__getitem__)
 
 
@@ -60,28 +60,28 @@ def _inside(sym: Symmetry, units: str, pending: Iterable[str]) -> bool:
 
 def _rest(sym: Symmetry, block: Block, units: str, at: int) -> list[int]:
     """The dimensions of a block that index neither the units at `at` nor what they lie over."""
-    kept = [*block.bases(at, sym.sets[units]), at]
-    return [d for d in range(len(block.labels)) if d not in kept]
+    own = [*block.bases(at, sym.sets[units]), at]
+    return [d for d in range(len(block.labels)) if d not in own]
 
 
 def _keys(state: State, sym: Symmetry, units: str, pending: Collection[str]) -> Iterator[Tensor]:
     """(*lead, copies, n, k) keys of the units, the surest first."""
-    found: list[tuple[int, Block, int, int]] = []
+    sources: list[tuple[int, Block, int, int]] = []
     for name, tensor in state.items():
         lead = tensor.dim() - len(sym.axes[name])
         for block in blocks(tensor, sym.axes[name], lead):
             for at in block.where(units):
                 rest = _rest(sym, block, units, at)
                 rank = 2 if any(block.labels[d].units in pending for d in rest) else 1 if rest else 0
-                found.append((rank + 3 * (name in sym.buffers), block, at, lead))
-    for _, block, at, lead in sorted(found, key=lambda entry: entry[0]):
+                sources.append((rank + 3 * (name in sym.buffers), block, at, lead))
+    for _, block, at, lead in sorted(sources, key=lambda entry: entry[0]):
         rest = _rest(sym, block, units, at)
         loose = [d for d in rest if block.labels[d].units in pending]
-        known = [d for d in rest if d not in loose]
-        kept = [*block.bases(at, sym.sets[units]), at]
-        values = block.values.permute([*range(lead), *(lead + d for d in (*kept, *known, *loose))])
-        values = values.reshape(*values.shape[:lead], -1, *values.shape[lead + len(kept) - 1 :])
-        values = values.reshape(*values.shape[: lead + 2 + len(known)], -1)
+        settled = [d for d in rest if d not in loose]
+        own = [*block.bases(at, sym.sets[units]), at]
+        values = block.values.permute([*range(lead), *(lead + d for d in (*own, *settled, *loose))])
+        values = values.reshape(*values.shape[:lead], -1, *values.shape[lead + len(own) - 1 :])
+        values = values.reshape(*values.shape[: lead + 2 + len(settled)], -1)
         yield (values.sort(-1).values if loose else values).flatten(lead + 2)
 
 

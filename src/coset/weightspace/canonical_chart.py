@@ -12,47 +12,12 @@ import torch
 from torch import Tensor
 
 from coset.core.errors import StateError
-from coset.core.state import State, refuse_names, refuse_untied
+from coset.core.show import Shown, Table
+from coset.core.state import State
 from coset.symmetries.group import blocks
 from coset.symmetries.symmetry import Symmetry
-from coset.weightspace.gauge import Slot, gauge, present
-
-
-def leading(state: State, shapes: Mapping[str, tuple[int, ...]], who: str) -> tuple[int, ...]:
-    """() of a state, (n,) of a population, whose tensors have these shapes; StateError says what `who` expects."""
-    refuse_names([name for name in shapes if name not in state], [], "the state")
-    leads: dict[tuple[int, ...], str] = {}
-    for name, shape in shapes.items():
-        found = tuple(state[name].shape)
-        extra = len(found) - len(shape)
-        if extra not in (0, 1) or found[extra:] != shape:
-            raise StateError(f"Tensor '{name}' has shape {found}, {who} expects {shape}.")
-        leads.setdefault(found[:extra], name)
-    if len(leads) > 1 and () in leads:
-        other = next(name for lead, name in leads.items() if lead)
-        raise StateError(f"Tensor '{other}' has a leading dimension, that of a population, which '{leads[()]}' lacks.")
-    if len(leads) > 1:
-        listed = ", ".join(f"{lead[0]} in '{name}'" for lead, name in leads.items())
-        raise StateError(f"A population has one size in all tensors, but here it is: {listed}.")
-    return next(iter(leads), ())
-
-
-def refuse_unreal(name: str, x: Tensor) -> None:
-    """Refuse what has no norm to be divided by."""
-    if x.is_complex():
-        raise StateError(f"Tensor '{name}' is {x.dtype}, and canonical forms are those of real weights.")
-    if not x.is_floating_point():
-        raise StateError(f"Tensor '{name}' holds whole numbers, which have no norm to be divided by: give weights.")
-
-
-def refuse_torn(state: State, tied: Mapping[str, str]) -> None:
-    """Refuse a state in which two names of one tensor, second -> first, hold different values: one would be lost."""
-    kept: dict[str, str] = {}
-    for name in state:
-        first = kept.setdefault(tied.get(name, name), name)
-        if first != name:
-            refuse_untied(first, name, state[first], state[name], "the state")
-
+from coset.weightspace.population_checks import leading_shape, refuse_unequal_ties
+from coset.weightspace.scale_conditions import ScaledWeights, own_tensors, scale_conditions
 
 # How far from one the norm of a direction may be: more than any rounding, less than a state that is not canonical.
 OFF_SPHERE = 1e-2
@@ -67,8 +32,8 @@ class Directions:
     size: int
 
 
-@dataclass(frozen=True, eq=False)
-class Chart:
+@dataclass(frozen=True, eq=False, repr=False)
+class Chart(Shown):
     """Where each coordinate lies in the tensors `shapes`, flattened and joined in this order.
 
     Coordinates are taken by `index_select`, whose gradient adds; that of indexing with a tensor sorts first.
@@ -96,10 +61,15 @@ class Chart:
     pinned_offset: Tensor
     tied: Mapping[str, str]
 
+    def _shown(self) -> Table:
+        count = len(self.index) + len(self.polar)
+        rows = [(name, "x".join(map(str, shape)) or "one number") for name, shape in self.shapes.items()]
+        return Table(f"Chart of {count:,} coordinates in {len(self.shapes)} tensors", rows)
+
     def coordinates(self, state: State) -> Tensor:
         """[D], or [n, D] of a population, in the widest dtype; StateError if the state is not canonical."""
-        values = self._joined(state)
-        refuse_torn(state, self.tied)
+        values = self._flat(state)
+        refuse_unequal_ties(state, self.tied)
         self._refuse_pins(values)
         x = values.index_select(-1, self.index.to(values.device))
         x = x + self.offset.to(x)
@@ -126,7 +96,7 @@ class Chart:
         Dtypes, signs of single weights, and tensors that the symmetry does not know are those of `like`, which need not
         be canonical.
         """
-        lead = leading(like, self.shapes, "the manifold")
+        lead = leading_shape(like, self.shapes, "the manifold")
         if lead and lead != x.shape[:-1]:
             raise StateError(
                 f"Points of shape {tuple(x.shape)} are no population of {lead[0]} networks, as `like` is: give one of "
@@ -149,12 +119,12 @@ class Chart:
 
         So is a variance plus what is added to it.
         """
-        return self._joined(state).index_select(-1, self.pinned.to(self._device(state)))
+        return self._flat(state).index_select(-1, self.pinned.to(self._device(state)))
 
     def velocity(self, change: State) -> Tensor:
         """[..., D] the derivative of the coordinates of a state that moves at the rate `change`, if none are polar."""
         assert not self.polar
-        return self._joined(change).index_select(-1, self.index.to(self._device(change)))
+        return self._flat(change).index_select(-1, self.index.to(self._device(change)))
 
     def change(self, v: Tensor, like: State) -> dict[str, Tensor]:
         """How fast the tensors of a state change whose coordinates move at the rate v [..., D]: `velocity` undone.
@@ -168,9 +138,9 @@ class Chart:
 
     def _tensors(self, values: Tensor, pins: Tensor, like: State) -> dict[str, Tensor]:
         """Those with the values [..., D] where coordinates are, and pins [..., k] elsewhere, under all their names."""
-        joined = torch.cat([values, pins.expand(*values.shape[:-1], -1)], -1)
-        joined = joined.index_select(-1, self._order.to(values.device))
-        parts = torch.split(joined, [math.prod(s) for s in self.shapes.values()], -1)
+        entries = torch.cat([values, pins.expand(*values.shape[:-1], -1)], -1)
+        entries = entries.index_select(-1, self._order.to(values.device))
+        parts = torch.split(entries, [math.prod(s) for s in self.shapes.values()], -1)
         tensors = {
             name: part.reshape(*values.shape[:-1], *shape).to(like[name].dtype)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
@@ -223,30 +193,30 @@ class Chart:
     def _order(self) -> Tensor:
         return torch.cat([self.index, self.pinned]).argsort()
 
-    def _joined(self, state: State) -> Tensor:
-        lead = leading(state, self.shapes, "the manifold")
+    def _flat(self, state: State) -> Tensor:
+        lead = leading_shape(state, self.shapes, "the manifold")
         return torch.cat([state[name].reshape(*lead, -1) for name in self.shapes], -1)
 
     def _device(self, state: State) -> torch.device:
         return next(state[name].device for name in self.shapes)
 
 
-def chart(sym: Symmetry, names: Sequence[str], polar: bool) -> Chart:
+def canonical_chart(sym: Symmetry, names: Sequence[str], polar: bool) -> Chart:
     """The chart of canonical states with the floating tensors `names`."""
-    known = present(sym, names)
-    shapes = {name: tuple(axis.size for axis in sym.axes[name]) for name in known}
+    tensors = own_tensors(sym, names)
+    shapes = {name: tuple(axis.size for axis in sym.axes[name]) for name in tensors}
     places: dict[str, Tensor] = {}
     start = 0
     for name, shape in shapes.items():
         places[name] = torch.arange(start, start + math.prod(shape)).reshape(shape)
         start += math.prod(shape)
-    offset, taken = torch.zeros(start, dtype=torch.float64), torch.zeros(start, dtype=torch.bool)
+    offset, is_used = torch.zeros(start, dtype=torch.float64), torch.zeros(start, dtype=torch.bool)
     directions: list[Directions] = []
     index: list[Tensor] = []
     pinned: list[Tensor] = []
-    for condition in gauge(sym, "scaling", known):
+    for condition in scale_conditions(sym, "scaling", tensors):
         rows = torch.cat([_rows(places[slot.tensor], sym, slot) for slot in condition.slots], 1)
-        taken[rows] = True
+        is_used[rows] = True
         for slot in condition.slots:
             offset[_rows(places[slot.tensor], sym, slot)] = slot.offset
         if rows.shape[1] == 1:
@@ -254,24 +224,25 @@ def chart(sym: Symmetry, names: Sequence[str], polar: bool) -> Chart:
             continue
         directions.append(Directions(condition.units or condition.slots[0].tensor, *rows.shape))
         index.append(rows.flatten())
-    whole = [name for name in known if polar and _is_weight(name, shapes[name], sym) and not taken[places[name]].any()]
+    free = [name for name in tensors if _is_weight(name, shapes[name], sym) and not is_used[places[name]].any()]
+    whole = free if polar else []
     for name in whole:
-        taken[places[name]] = True
+        is_used[places[name]] = True
         index.append(places[name].flatten())
-    index.append(torch.arange(start)[~taken])
-    joined = torch.cat(index)
+    index.append(torch.arange(start)[~is_used])
+    order = torch.cat(index)
     pins = torch.cat([torch.zeros(0, dtype=torch.long), *pinned])
-    owners = {sym.tied.get(name, name): name for name in known}
+    owners = {sym.tied.get(name, name): name for name in tensors}
     tied = {name: owners[sym.tied.get(name, name)] for name in sym.axes if sym.tied.get(name, name) in owners}
     return Chart(
-        shapes,
-        tuple(directions),
-        tuple(Directions(name, 1, math.prod(shapes[name])) for name in whole),
-        joined,
-        offset[joined],
-        pins,
-        offset[pins],
-        {second: first for second, first in tied.items() if second != first},
+        shapes=shapes,
+        directions=tuple(directions),
+        polar=tuple(Directions(name, 1, math.prod(shapes[name])) for name in whole),
+        index=order,
+        offset=offset[order],
+        pinned=pins,
+        pinned_offset=offset[pins],
+        tied={second: first for second, first in tied.items() if second != first},
     )
 
 
@@ -280,15 +251,15 @@ def _carried(x: Tensor, y: Tensor, single: bool) -> Tensor:
     return y.expand((*x.shape[:-1], *y.shape)).clone() if single else y.clone()
 
 
-def _rows(places: Tensor, sym: Symmetry, slot: Slot) -> Tensor:
+def _rows(places: Tensor, sym: Symmetry, slot: ScaledWeights) -> Tensor:
     """[units, entries]: the places of the weights of each unit."""
     views = blocks(places, sym.axes[slot.tensor])
     rows = []
     for place in slot.places:
         values = views[place.block].values
-        rest = [d for d in range(values.dim()) if d not in place.kept]
-        units = math.prod(values.shape[d] for d in place.kept)
-        rows.append(values.permute([*place.kept, *rest]).reshape(units, -1))
+        rest = [d for d in range(values.dim()) if d not in place.dims]
+        units = math.prod(values.shape[d] for d in place.dims)
+        rows.append(values.permute([*place.dims, *rest]).reshape(units, -1))
     return torch.cat(rows, 1)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.core.errors import ModelError
+from coset.core.show import Shown, Table
 from coset.weightspace.graph import NeuralGraph, Wiring
 
 FREQUENCIES = 32
@@ -52,8 +53,8 @@ def refuse_probes(graph: NeuralGraph, count: int, layers: Collection[str]) -> No
 def refuse_inputs(graph: NeuralGraph, time: Tensor, dtype: torch.dtype) -> None:
     """Refuse times that are not one for each network, or one for all, and what a network in `dtype` cannot multiply."""
     if not isinstance(time, Tensor) or time.dim() != 1 or time.shape[0] not in (1, graph.batch):
-        given = f"shape {tuple(time.shape)}" if isinstance(time, Tensor) else type(time).__name__
-        raise ModelError(f"Give one time for each of the {graph.batch} networks, as a tensor, not {given}.")
+        kind = f"shape {tuple(time.shape)}" if isinstance(time, Tensor) else type(time).__name__
+        raise ModelError(f"Give one time for each of the {graph.batch} networks, as a tensor, not {kind}.")
     features = next(iter([*graph.nodes.values(), *graph.edges.values()]))
     if torch.is_autocast_enabled(features.device.type):
         return
@@ -61,6 +62,20 @@ def refuse_inputs(graph: NeuralGraph, time: Tensor, dtype: torch.dtype) -> None:
         raise ModelError(f"This network is in {dtype} and cannot take graphs in {features.dtype}: convert one of them.")
     if torch.promote_types(time.dtype, dtype) != dtype:
         raise ModelError(f"This network is in {dtype} and cannot take times in {time.dtype}: convert them.")
+
+
+class ShownModule(Shown, nn.Module):
+    """A network on graphs, which shows its size and its parts in a few lines, and not every layer."""
+
+    wiring: Wiring
+
+    def _shown(self) -> Table:
+        count = sum(parameter.numel() for parameter in self.parameters())
+        parts = [
+            (name, type(part).__name__, sum(parameter.numel() for parameter in part.parameters()))
+            for name, part in self.named_children()
+        ]
+        return Table(f"{type(self).__name__} with {count:,} parameters", [row for row in parts if row[-1]])
 
 
 class Conditioning(nn.Module):
@@ -82,10 +97,10 @@ class Conditioning(nn.Module):
         phase = time[:, None] * self.frequencies
         c: Tensor = self.time(torch.cat([phase.cos(), phase.sin()], -1))
         size = 0 if self.condition is None else self.condition.in_features
-        given = 0 if condition is None else condition.shape[-1]
-        if size != given:
+        count = 0 if condition is None else condition.shape[-1]
+        if size != count:
             raise ModelError(
-                f"This network is made for conditions of {size} numbers and gets {given}: build it with condition= "
+                f"This network is made for conditions of {size} numbers and gets {count}: build it with condition= "
                 "their number."
             )
         return c if self.condition is None else c + self.condition(condition)
