@@ -7,6 +7,7 @@ import inspect
 import json as json_format
 from collections.abc import Callable
 from dataclasses import asdict
+from functools import wraps
 from typing import Any
 
 import typer
@@ -26,11 +27,23 @@ class _Benchmark(TyperCommand):
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         module = importlib.import_module(f"bench.{self.name}")
+        function = getattr(module, "main", None) or _table(str(self.name))
         single = typer.Typer(pretty_exceptions_enable=False, add_completion=False, rich_markup_mode=None)
-        single.command(name=self.name, help=inspect.getdoc(module))(
-            getattr(module, "main", None) or _table(str(self.name))
-        )
+        single.command(name=self.name, help=inspect.getdoc(module))(_with_packages(str(self.name), function))
         return typer.main.get_command(single).make_context(info_name, args, parent, **extra)
+
+
+def _with_packages(name: str, function: Callable[..., None]) -> Callable[..., None]:
+    """The function, with one sentence about a package that it needs and that is not installed."""
+
+    @wraps(function)
+    def call(*args: Any, **options: Any) -> None:
+        try:
+            function(*args, **options)
+        except ModuleNotFoundError as error:
+            raise CosetError(f"The bench {name} needs {error.name}, which is not installed.") from error
+
+    return call
 
 
 class _Benchmarks(TyperGroup):

@@ -12,6 +12,7 @@ import coset
 from bench.record import Out, report
 from coset import zoo
 from coset.core import state as states
+from coset.core.errors import CosetError
 
 SPECS = ("mlp:784-512-512-512-10", "resnet20:norm=frn", "resnet20:norm=bn", "googlenet:width=0.25", "vit",
          "gpt:rope=true,kv_heads=2,swiglu=true,norm=rms")  # fmt: skip
@@ -69,6 +70,8 @@ def compare(spec: str) -> dict[str, Any]:
 
 def main(out: Out = None) -> None:
     """Compare the devices on every network."""
+    if not torch.cuda.is_available():
+        raise CosetError("There is no CUDA device here to compare the CPU with.")
     record = {
         "command": "python -m bench cuda",
         "python": platform.python_version(),

@@ -121,6 +121,11 @@ def test_wrong_words_of_a_script_are_one_sentence(run: Run, tmp_path: Path) -> N
     assert "There is no suite 'keras'" in run("bench", "zoo", "keras").stderr
 
 
+def test_a_package_that_is_not_there_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    assert "The bench llama8b needs transformers, which is not installed." in run("bench", "llama8b").stderr
+
+
 def test_one_front_without_an_installed_command(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "bench"]
     assert "merging" in subprocess.run(words, capture_output=True, text=True, check=True).stdout
