@@ -79,11 +79,11 @@ def md5(content: bytes) -> str:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
     """Small batches, whose hashes are expected in place of CIFAR's."""
-    written = {name: python2_pickle(value) for name, value in (BATCHES_10 | BATCHES_100).items()}
-    for name, content in written.items():
+    files = {name: python2_pickle(value) for name, value in (BATCHES_10 | BATCHES_100).items()}
+    for name, content in files.items():
         table = cifar.HASHES_10 if name in cifar.HASHES_10 else cifar.HASHES_100
         monkeypatch.setitem(table, name, md5(content))
-    return written
+    return files
 
 
 @pytest.fixture
@@ -100,8 +100,8 @@ def assert_images(inputs: torch.Tensor, data: np.ndarray, mean: list[float], std
     """The inputs are the normalized images of rows (red plane, green plane, blue plane)."""
     for channel in range(3):
         plane = torch.tensor(data[:, 1024 * channel : 1024 * (channel + 1)]).reshape(-1, 32, 32)
-        wanted = (plane.float() / 255 - mean[channel]) / std[channel]
-        torch.testing.assert_close(inputs[:, channel], wanted)
+        expected = (plane.float() / 255 - mean[channel]) / std[channel]
+        torch.testing.assert_close(inputs[:, channel], expected)
 
 
 def test_cifar10_joins_the_batches_in_order(cached: Path) -> None:

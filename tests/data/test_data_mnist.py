@@ -19,12 +19,12 @@ LABELS = {part: GENERATOR.integers(0, 10, len(images), np.uint8) for part, image
 
 
 def contents() -> dict[str, bytes]:
-    named = {}
+    sums_of_files = {}
     for part in IMAGES:
         for kind, array in (("images-idx3", IMAGES[part]), ("labels-idx1", LABELS[part])):
             header = struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape)
-            named[f"{part}-{kind}-ubyte"] = header + array.tobytes()
-    return named
+            sums_of_files[f"{part}-{kind}-ubyte"] = header + array.tobytes()
+    return sums_of_files
 
 
 @pytest.fixture(autouse=True)
@@ -46,7 +46,7 @@ def write(folder: Path, packed: bool = True) -> Path:
 
 
 @pytest.fixture
-def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def mnist_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder mnist of good files under COSET_DATA."""
     monkeypatch.setenv("COSET_DATA", str(tmp_path / "given"))
     return write(tmp_path / "given" / "mnist")
@@ -59,7 +59,7 @@ def assert_right(data: DataSet) -> None:
         assert split.targets.tolist() == LABELS[part].tolist()
 
 
-def test_reads_packed_files(given: Path) -> None:
+def test_reads_packed_files(mnist_folder: Path) -> None:
     assert_right(load("mnist"))
 
 
@@ -74,12 +74,12 @@ def test_reads_the_system_folder() -> None:
     assert_right(load("mnist"))
 
 
-def test_folders_are_tried_in_order(given: Path) -> None:
+def test_folders_are_tried_in_order(mnist_folder: Path) -> None:
     name = "mnist/train-labels-idx1-ubyte.gz"
     for folder in (search_path.cache(), search_path.SYSTEM):
         write(folder / "mnist")
-    assert search_path.find(name) == given.parent / name
-    (given.parent / name).unlink()
+    assert search_path.find(name) == mnist_folder.parent / name
+    (mnist_folder.parent / name).unlink()
     assert search_path.find(name) == search_path.cache() / name
     (search_path.cache() / name).unlink()
     assert search_path.find(name) == search_path.SYSTEM / name
@@ -94,72 +94,72 @@ def test_a_mistyped_folder_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("level", [0, 1])
-def test_another_gzip_of_the_same_content_is_good(given: Path, level: int) -> None:
+def test_another_gzip_of_the_same_content_is_good(mnist_folder: Path, level: int) -> None:
     name = "t10k-images-idx3-ubyte"
-    (given / f"{name}.gz").write_bytes(gzip.compress(contents()[name], level, mtime=7))
+    (mnist_folder / f"{name}.gz").write_bytes(gzip.compress(contents()[name], level, mtime=7))
     assert_right(load("mnist"))
 
 
-def test_a_wrong_content_is_named_with_both_hashes(given: Path, expected: dict[str, str]) -> None:
+def test_a_wrong_content_is_named_with_both_hashes(mnist_folder: Path, expected: dict[str, str]) -> None:
     name = "train-images-idx3-ubyte"
     wrong = bytearray(contents()[name])
     wrong[-1] ^= 1
-    (given / f"{name}.gz").write_bytes(gzip.compress(wrong))
+    (mnist_folder / f"{name}.gz").write_bytes(gzip.compress(wrong))
     with pytest.raises(DataError) as caught:
         load("mnist")
     message = str(caught.value)
-    assert str(given / f"{name}.gz") in message
+    assert str(mnist_folder / f"{name}.gz") in message
     assert expected[name].removeprefix("sha256:") in message
     assert hashlib.sha256(wrong).hexdigest() in message
 
 
-@pytest.mark.parametrize("kept", [0, 5, 300])
-def test_a_half_written_file_is_named(given: Path, kept: int) -> None:
-    path = given / "train-images-idx3-ubyte.gz"
-    path.write_bytes(path.read_bytes()[:kept])
+@pytest.mark.parametrize("length", [0, 5, 300])
+def test_a_half_written_file_is_named(mnist_folder: Path, length: int) -> None:
+    path = mnist_folder / "train-images-idx3-ubyte.gz"
+    path.write_bytes(path.read_bytes()[:length])
     with pytest.raises(DataError, match=r"train-images-idx3-ubyte\.gz (is damaged or only half|should have)"):
         load("mnist")
 
 
-def test_each_file_is_checked_once_until_it_changes(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_file_is_checked_once_until_it_changes(mnist_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     checked: list[str] = []
     verify = hashes.verify
 
-    def counted(content: bytes, name: str, expected: str) -> None:
+    def counts(content: bytes, name: str, expected: str) -> None:
         checked.append(name)
         verify(content, name, expected)
 
-    monkeypatch.setattr(hashes, "verify", counted)
+    monkeypatch.setattr(hashes, "verify", counts)
     load("mnist")
     assert len(checked) == 4
     load("mnist")
     assert len(checked) == 4
-    changed = given / "train-labels-idx1-ubyte.gz"
+    changed = mnist_folder / "train-labels-idx1-ubyte.gz"
     changed.write_bytes(gzip.compress(b"something else"))
     with pytest.raises(DataError, match="should have sha256"):
         load("mnist")
     assert checked[4:] == [str(changed)]
 
 
-def test_a_failed_check_is_not_remembered(given: Path) -> None:
-    (given / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"something else"))
+def test_a_failed_check_is_not_remembered(mnist_folder: Path) -> None:
+    (mnist_folder / "train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"something else"))
     for _ in range(2):
         with pytest.raises(DataError, match="should have sha256"):
             load("mnist")
 
 
-def test_what_is_missing_is_downloaded_once(given: Path, net: Path) -> None:
+def test_what_is_missing_is_downloaded_once(mnist_folder: Path, net: Path) -> None:
     name = "t10k-labels-idx1-ubyte.gz"
-    (given / name).rename(net / name)
+    (mnist_folder / name).rename(net / name)
     assert_right(load("mnist"))
     assert [path.name for path in (search_path.cache() / "mnist").iterdir()] == [name]
     (net / name).unlink()
     assert_right(load("mnist"))
 
 
-def test_a_bad_download_leaves_nothing(given: Path, net: Path) -> None:
+def test_a_bad_download_leaves_nothing(mnist_folder: Path, net: Path) -> None:
     name = "t10k-labels-idx1-ubyte.gz"
-    (given / name).unlink()
+    (mnist_folder / name).unlink()
     for bad in (gzip.compress(b"something else"), b"<html>", gzip.compress(contents()[name[:-3]])[:-9]):
         (net / name).write_bytes(bad)
         with pytest.raises(DataError, match=name):
@@ -167,15 +167,15 @@ def test_a_bad_download_leaves_nothing(given: Path, net: Path) -> None:
         assert not search_path.cache().exists()
 
 
-def test_offline_is_one_sentence(given: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_offline_is_one_sentence(mnist_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Nothing listens on the discard port of this machine.
     monkeypatch.setitem(mnist.URLS, "mnist", "http://127.0.0.1:9/mnist")
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    (given / "train-images-idx3-ubyte.gz").unlink()
+    (mnist_folder / "train-images-idx3-ubyte.gz").unlink()
     with pytest.raises(DataError) as caught:
         load("mnist")
     message = str(caught.value)
-    assert message.startswith(f"mnist/train-images-idx3-ubyte.gz is in none of {given.parent}, ")
+    assert message.startswith(f"mnist/train-images-idx3-ubyte.gz is in none of {mnist_folder.parent}, ")
     assert "http://127.0.0.1:9/mnist/train-images-idx3-ubyte.gz could not be downloaded" in message
     assert "set COSET_DATA" in message
     assert "\n" not in message

@@ -19,11 +19,11 @@ def cancer() -> DataSet:
 
 def fifths(labels: np.ndarray) -> list[int]:
     """The documented test rows, written once more: the 5th, 10th, ... of each class."""
-    seen = dict.fromkeys(range(10), 0)
+    counts = dict.fromkeys(range(10), 0)
     rows = []
     for row, label in enumerate(labels.tolist()):
-        seen[label] += 1
-        if seen[label] % 5 == 0:
+        counts[label] += 1
+        if counts[label] % 5 == 0:
             rows.append(row)
     return rows
 

@@ -51,8 +51,8 @@ def test_refuses_tensors_that_do_not_belong_together(inputs: Tensor, targets: Te
 
 
 def test_moves_both_tensors() -> None:
-    moved = numbered(3).to("meta")
-    assert moved.inputs.device.type == moved.targets.device.type == "meta"
+    image = numbered(3).to("meta")
+    assert image.inputs.device.type == image.targets.device.type == "meta"
 
 
 @pytest.mark.parametrize(("n", "size", "lengths"), [(10, 4, [4, 4, 2]), (8, 4, [4, 4]), (3, 5, [3]), (1, 1, [1])])

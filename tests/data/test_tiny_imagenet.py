@@ -89,21 +89,21 @@ def test_pixels_and_labels_are_those_of_the_files(layout: Layout) -> None:
     ]
     test = [f"val/images/val_{i}.JPEG" for i in range(4)]
     mean, std = np.array([0.4802, 0.4481, 0.3975]), np.array([0.2770, 0.2691, 0.2821])
-    for split, wanted in ((data.train, train), (data.test, test)):
+    for split, target in ((data.train, train), (data.test, test)):
         assert split.inputs.dtype == torch.float32
-        assert split.inputs.shape == (len(wanted), 3, 64, 64)
-        for found, name in zip(split.inputs, wanted, strict=True):
+        assert split.inputs.shape == (len(target), 3, 64, 64)
+        for result, name in zip(split.inputs, target, strict=True):
             expected = (decoded(files[name]) - mean[:, None, None]) / std[:, None, None]
-            np.testing.assert_allclose(found, expected, atol=1e-5)
+            np.testing.assert_allclose(result, expected, atol=1e-5)
 
 
 def test_a_folder_and_its_zip_are_the_same_and_can_be_flat() -> None:
     zipped(tree())
     packed = load("tiny-imagenet")
     unpacked(tree())
-    found = load("tiny-imagenet", flatten=True)
-    assert torch.equal(found.train.inputs, packed.train.inputs.flatten(1))
-    assert torch.equal(found.test.inputs, packed.test.inputs.flatten(1))
+    result = load("tiny-imagenet", flatten=True)
+    assert torch.equal(result.train.inputs, packed.train.inputs.flatten(1))
+    assert torch.equal(result.test.inputs, packed.test.inputs.flatten(1))
 
 
 def test_the_zip_is_not_unpacked_and_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,11 +36,11 @@ def symmetry(spec: object) -> coset.Symmetry:
 
 def rectangles(figure: Figure) -> dict[str, int]:
     """Colour -> number of rectangles."""
-    found = {}
+    result = {}
     for collection in figure.axes[0].collections:
         assert isinstance(collection, PatchCollection)
-        found[to_hex(collection.get_facecolor()[0])] = len(collection.get_paths())
-    return found
+        result[to_hex(collection.get_facecolor()[0])] = len(collection.get_paths())
+    return result
 
 
 def test_each_axis_has_the_colour_of_its_group() -> None:
@@ -97,11 +97,11 @@ HEADS, INNER, STILL = Units("heads", 4), Units("inner", 16), Units("still", 8)
     ],
 )
 def test_segments(axis: object, expected: list[tuple[str | None, float, float]]) -> None:
-    found = list(_segments(axis, SETS, 0.0, 1.0, 0.0, 1.0))  # type: ignore[arg-type]
-    assert [(piece.group, piece.offset, piece.depth) for piece in found] == expected
-    lanes = {piece.offset for piece in found}
+    result = list(_segments(axis, SETS, 0.0, 1.0, 0.0, 1.0))  # type: ignore[arg-type]
+    assert [(piece.group, piece.offset, piece.depth) for piece in result] == expected
+    lanes = {piece.offset for piece in result}
     for lane in lanes:  # the pieces of a lane come one after the other and fill it
-        pieces = [piece for piece in found if piece.offset == lane]
+        pieces = [piece for piece in result if piece.offset == lane]
         assert pieces[0].start == 0 and pieces[-1].start + pieces[-1].length == pytest.approx(1)
         for before, after in itertools.pairwise(pieces):
             assert 0 < after.start - (before.start + before.length) < 0.02

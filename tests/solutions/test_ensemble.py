@@ -49,13 +49,13 @@ def test_it_is_the_mixture_of_its_diracs(values: list[tuple[int, int]]) -> None:
 
 def test_samples_are_members_alike_often(generator: torch.Generator) -> None:
     q = coset.Ensemble({"w": torch.arange(4.0)[:, None].expand(4, 3)})
-    drawn = q.sample(8000, generator)["w"]
-    assert (drawn == drawn[:, :1]).all()
-    assert torch.allclose(drawn[:, 0].long().bincount() / 8000, torch.full((4,), 0.25), atol=0.03)
+    samples = q.sample(8000, generator)["w"]
+    assert (samples == samples[:, :1]).all()
+    assert torch.allclose(samples[:, 0].long().bincount() / 8000, torch.full((4,), 0.25), atol=0.03)
     assert torch.equal(
         q.sample(5, torch.Generator().manual_seed(1))["w"], q.sample(5, torch.Generator().manual_seed(1))["w"]
     )
-    drawn.zero_()
+    samples.zero_()
     assert q.population["w"][3, 0] == 3
 
 
@@ -70,16 +70,16 @@ def test_push_moves_each_member(net: nn.Module) -> None:
     sym = coset.symmetry(net, (torch.randn(4, 3),))
     g = sym.random(torch.Generator().manual_seed(1), scalings=True)
     q = coset.Ensemble([states.scale(states.of(net), c) for c in (1.0, 2.0, 3.0)])
-    for member, moved in zip(q.members, sym.act(g, q).members, strict=True):
-        assert states.allclose(sym.act(g, member), moved)
+    for member, image in zip(q.members, sym.act(g, q).members, strict=True):
+        assert states.allclose(sym.act(g, member), image)
 
 
 def test_files(net: nn.Module, tmp_path: Path) -> None:
     q = coset.Ensemble([states.scale(states.of(net), c) for c in (1.0, 2.0, 2.0)])
     q.save(tmp_path / "q.safetensors")
-    found = coset.load(tmp_path / "q.safetensors")
-    assert isinstance(found, coset.Ensemble) and found.entropy() == q.entropy()
-    assert states.allclose(found.population, q.population, rtol=0, atol=0)
+    result = coset.load(tmp_path / "q.safetensors")
+    assert isinstance(result, coset.Ensemble) and result.entropy() == q.entropy()
+    assert states.allclose(result.population, q.population, rtol=0, atol=0)
     coset.Mixture([q, coset.Dirac(q.members[0])]).save(tmp_path / "m.safetensors")
     mixture = coset.load(tmp_path / "m.safetensors")
     assert mixture.entropy().item() == pytest.approx(-sum(p * math.log(p) for p in (4 / 6, 2 / 6)))

@@ -75,8 +75,8 @@ def test_it_agrees_with_the_diagonal_gaussian(gaussian: coset.Gaussian) -> None:
     state = states.unstack(diagonal.sample(1))[0]
     assert q.log_prob(state).item() == pytest.approx(diagonal.log_prob(state).item())
     assert q.entropy().item() == pytest.approx(diagonal.entropy().item())
-    moved = {**state, "0.bias": state["0.bias"] + (std["0.bias"] == 0) * 1e-3}
-    assert (std["0.bias"] == 0).any() and q.log_prob(moved) == -math.inf == diagonal.log_prob(moved)
+    image = {**state, "0.bias": state["0.bias"] + (std["0.bias"] == 0) * 1e-3}
+    assert (std["0.bias"] == 0).any() and q.log_prob(image) == -math.inf == diagonal.log_prob(image)
     assert states.allclose(q.marginal().std, diagonal.std, rtol=1e-6)
 
 
@@ -116,8 +116,8 @@ def test_push_is_the_covariance_of_moved_states(seed: int) -> None:
     names = ("2.weight", "0.bias", "0.weight")
     q = coset.FullGaussian(mean, wishart(15, seed), names)
     g = sym.random(torch.Generator().manual_seed(seed), scalings=True)
-    found = sym.act(g, q)
-    assert states.allclose(found.mean, sym.act(g, mean)) and found.names == names
+    result = sym.act(g, q)
+    assert states.allclose(result.mean, sym.act(g, mean)) and result.names == names
     columns = []
     for column in q.root.T:
         shift, start = {}, 0
@@ -125,10 +125,10 @@ def test_push_is_the_covariance_of_moved_states(seed: int) -> None:
             size = mean[name].numel()
             shift[name] = mean[name] + column[start : start + size].reshape(mean[name].shape)
             start += size
-        columns.append(vector(sym.act(g, {**mean, **shift}), names) - vector(found.mean, names))
+        columns.append(vector(sym.act(g, {**mean, **shift}), names) - vector(result.mean, names))
     root = torch.stack(columns, 1)
-    deviation = found.covariance.diagonal().sqrt()
-    assert ((root @ root.T - found.covariance).abs() <= 1e-9 * deviation.outer(deviation)).all()
+    deviation = result.covariance.diagonal().sqrt()
+    assert ((root @ root.T - result.covariance).abs() <= 1e-9 * deviation.outer(deviation)).all()
 
 
 def test_push_preserves_density_under_permutations() -> None:
@@ -150,11 +150,11 @@ def test_marginal_has_the_same_variances() -> None:
 def test_files(tmp_path: Path) -> None:
     for q in (make(1, torch.float32), coset.FullGaussian({"w": torch.ones(3)}, wishart(3, 0, 1), noise=0.2)):
         q.save(tmp_path / "q.safetensors")
-        found = coset.load(tmp_path / "q.safetensors")
-        assert isinstance(found, coset.FullGaussian) and found.names == q.names and found.noise == q.noise
-        assert torch.allclose(found.covariance, q.covariance, rtol=1e-12) and list(found.mean) == list(q.mean)
-        drawn = [x.sample(3, torch.Generator().manual_seed(0)) for x in (q, found)]
-        assert {name: x.shape for name, x in drawn[0].items()} == {name: x.shape for name, x in drawn[1].items()}
+        result = coset.load(tmp_path / "q.safetensors")
+        assert isinstance(result, coset.FullGaussian) and result.names == q.names and result.noise == q.noise
+        assert torch.allclose(result.covariance, q.covariance, rtol=1e-12) and list(result.mean) == list(q.mean)
+        samples = [x.sample(3, torch.Generator().manual_seed(0)) for x in (q, result)]
+        assert {name: x.shape for name, x in samples[0].items()} == {name: x.shape for name, x in samples[1].items()}
     both = coset.Mixture([make(1), make(2)], [1, 3])
     both.save(tmp_path / "m.safetensors")
     state = states.unstack(both.sample(1))[0]
@@ -171,8 +171,8 @@ def test_a_mixture_of_them_has_the_sum_of_densities() -> None:
         .exp()
         for q in parts
     ]
-    found = coset.mixture(*parts)(0.25).log_prob(state)
-    assert found.item() == pytest.approx((0.75 * densities[0] + 0.25 * densities[1]).log().item(), rel=1e-6)
+    result = coset.mixture(*parts)(0.25).log_prob(state)
+    assert result.item() == pytest.approx((0.75 * densities[0] + 0.25 * densities[1]).log().item(), rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,10 @@ def test_a_symmetrized_part_of_a_mixture_has_its_own_density() -> None:
     _, q, sym = posterior("mlp:2-4-1")
     both, far = coset.Symmetrized(q, sym), coset.Dirac(q.mean)
     mixture = coset.Mixture([both, coset.Gaussian(far.mean, {n: 3 * s for n, s in q.std.items()})], [0.3, 0.7])
-    moved = sym.act(sym.random(torch.Generator().manual_seed(1)), q.mean)
-    parts = [math.log(w) + part.log_prob(moved) for w, part in zip(mixture.weights, mixture.parts, strict=True)]
-    assert float(mixture.log_prob(moved)) == pytest.approx(float(torch.stack(parts).logsumexp(0)), abs=1e-9)
-    assert float(both.log_prob(moved)) > float(q.log_prob(moved)) + 1
+    shifted = sym.act(sym.random(torch.Generator().manual_seed(1)), q.mean)
+    parts = [math.log(w) + part.log_prob(shifted) for w, part in zip(mixture.weights, mixture.parts, strict=True)]
+    assert float(mixture.log_prob(shifted)) == pytest.approx(float(torch.stack(parts).logsumexp(0)), abs=1e-9)
+    assert float(both.log_prob(shifted)) > float(q.log_prob(shifted)) + 1
     alone = coset.Mixture([both])
     entropy = float(alone.entropy(500, torch.Generator().manual_seed(0)))
     assert entropy == pytest.approx(float(both.entropy()), abs=0.6)
@@ -52,11 +52,11 @@ def test_distance_of_a_point_and_a_symmetrized_solution() -> None:
     _, q, sym = posterior("mlp:2-4-1")
     both = coset.Symmetrized(q, sym)
     point = coset.Dirac({n: torch.ones_like(x) for n, x in q.mean.items()})
-    drawn = both.sample(40000, torch.Generator().manual_seed(0))
-    squares = torch.stack([(x - 1).square().flatten(1).sum(1) for x in drawn.values()]).sum(0)
-    found = float(coset.wasserstein(point, both)) ** 2
-    assert found == pytest.approx(float(squares.mean()), abs=4 * float(squares.std()) / 200)
-    assert float(coset.wasserstein(coset.Mixture([both, point]), point)) ** 2 == pytest.approx(found / 2)
+    draws = both.sample(40000, torch.Generator().manual_seed(0))
+    squares = torch.stack([(x - 1).square().flatten(1).sum(1) for x in draws.values()]).sum(0)
+    result = float(coset.wasserstein(point, both)) ** 2
+    assert result == pytest.approx(float(squares.mean()), abs=4 * float(squares.std()) / 200)
+    assert float(coset.wasserstein(coset.Mixture([both, point]), point)) ** 2 == pytest.approx(result / 2)
 
 
 def test_fixed_and_foreign_coordinates_of_a_symmetrized_density() -> None:
@@ -93,19 +93,19 @@ def test_rescaled_symmetrized_solutions_are_refused() -> None:
 @pytest.mark.parametrize("entropy", ["infonce", "importance", "bethe", "exact"])
 def test_overlap_at_all_widths(entropy: str, std: float) -> None:
     _, q, sym = posterior("mlp:2-4-3-1", std=std)
-    found = coset.overlap(q, sym, entropy, samples=8, elements=4)  # type: ignore[arg-type]
-    assert 0 <= found.lower <= found.information <= found.upper <= found.log_order + 1e-9
-    assert math.isfinite(found.error) and found.sentence
+    result = coset.overlap(q, sym, entropy, samples=8, elements=4)  # type: ignore[arg-type]
+    assert 0 <= result.lower <= result.information <= result.upper <= result.log_order + 1e-9
+    assert math.isfinite(result.error) and result.sentence
     if std == 1e-8 and entropy in ("importance", "exact"):
-        assert found.index < 1e-9
+        assert result.index < 1e-9
 
 
 def test_information_lies_between_its_bounds_where_draws_fit_badly() -> None:
     """Two wide layers that are told apart only together: the upper bound says nothing, and must not be the answer."""
     _, q, sym = posterior("mlp:1-30-30-1", spread=0.4, std=0.1)
-    found = coset.overlap(q, sym, samples=4, elements=3)
-    assert found.upper == found.log_order and found.lower < found.log_order - 1
-    assert found.information == pytest.approx((found.lower + found.upper) / 2)
+    result = coset.overlap(q, sym, samples=4, elements=3)
+    assert result.upper == result.log_order and result.lower < result.log_order - 1
+    assert result.information == pytest.approx((result.lower + result.upper) / 2)
 
 
 def test_overlap_needs_elements() -> None:
@@ -121,9 +121,9 @@ def test_nearest_image_finds_the_way_back(name: str) -> None:
     mean, std = v.mean.unsqueeze(0), v.std.unsqueeze(0)
     generator = torch.Generator().manual_seed(0)
     w = v.sample(1, generator)
-    moved = torch.gather(w, 1, v.orbit.index(v.orbit.uniform((1,), generator)))
-    assert torch.equal(nearest(v.orbit, moved, mean, std), w) and torch.equal(nearest(v.orbit, w, mean, std), w)
-    assert float(log_densities(moved, mean, std)) < float(log_densities(w, mean, std))
+    shifted = torch.gather(w, 1, v.orbit.index(v.orbit.uniform((1,), generator)))
+    assert torch.equal(nearest(v.orbit, shifted, mean, std), w) and torch.equal(nearest(v.orbit, w, mean, std), w)
+    assert float(log_densities(shifted, mean, std)) < float(log_densities(w, mean, std))
 
 
 def test_density_is_no_less_than_that_of_the_nearest_image() -> None:

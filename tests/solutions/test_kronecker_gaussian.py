@@ -44,8 +44,8 @@ def test_densities_are_those_of_the_whole_covariance(seed: int, fixed: bool) -> 
     assert q.entropy().item() == pytest.approx(q.full().entropy().item(), rel=1e-9, abs=1e-9)
     assert states.allclose(q.marginal().std, q.full().marginal().std)
     for name in ("v", "w"):
-        moved = q.log_prob({**state, name: state[name] + 1})
-        assert moved == -math.inf if name == "v" or fixed else moved.isfinite()
+        image = q.log_prob({**state, name: state[name] + 1})
+        assert image == -math.inf if name == "v" or fixed else image.isfinite()
 
 
 def test_the_covariance_of_entries_is_a_product() -> None:
@@ -80,9 +80,9 @@ def test_push_is_that_of_the_whole_covariance(seed: int) -> None:
         factors[name] = wishart(rows, generator), wishart(mean[name].numel() // rows, generator)
     q = coset.KroneckerGaussian(mean, factors)
     g = sym.random(generator, scalings=True)
-    found = sym.act(g, q)
-    assert torch.allclose(found.full().covariance, sym.act(g, q.full()).covariance)
-    assert states.allclose(found.mean, sym.act(g, mean))
+    result = sym.act(g, q)
+    assert torch.allclose(result.full().covariance, sym.act(g, q.full()).covariance)
+    assert states.allclose(result.mean, sym.act(g, mean))
 
 
 def test_an_element_that_mixes_rows_and_columns_is_refused() -> None:
@@ -102,10 +102,10 @@ def test_an_element_that_mixes_rows_and_columns_is_refused() -> None:
 def test_files(tmp_path: Path) -> None:
     q = make()
     q.save(tmp_path / "q.safetensors")
-    found = coset.load(tmp_path / "q.safetensors")
-    assert isinstance(found, coset.KroneckerGaussian) and list(found.factors) == list(q.factors)
-    assert torch.equal(found.full().covariance, q.full().covariance) and list(found.mean) == list(q.mean)
-    assert found.entropy() == q.entropy() and torch.equal(q.to("cpu").full().covariance, q.full().covariance)
+    result = coset.load(tmp_path / "q.safetensors")
+    assert isinstance(result, coset.KroneckerGaussian) and list(result.factors) == list(q.factors)
+    assert torch.equal(result.full().covariance, q.full().covariance) and list(result.mean) == list(q.mean)
+    assert result.entropy() == q.entropy() and torch.equal(q.to("cpu").full().covariance, q.full().covariance)
 
 
 def test_tied_tensors_and_empty_ones() -> None:
@@ -131,8 +131,8 @@ def test_refusals() -> None:
     with pytest.raises(StateError, match="Unknown 'x' in the factors"):
         coset.KroneckerGaussian(mean, {"x": (torch.eye(2), torch.eye(3))})
     singular = coset.KroneckerGaussian(mean, {"w": (torch.ones(2, 2), torch.eye(3))})
-    drawn = singular.sample(3)["w"]
-    assert torch.allclose(drawn[:, 0], drawn[:, 1], atol=1e-6)
+    samples = singular.sample(3)["w"]
+    assert torch.allclose(samples[:, 0], samples[:, 1], atol=1e-6)
     with pytest.raises(CosetError, match="singular"):
         singular.log_prob(mean)
     large = coset.KroneckerGaussian({"w": torch.zeros(150, 150)}, {"w": (torch.eye(150), torch.eye(150))})

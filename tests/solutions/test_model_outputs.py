@@ -46,15 +46,15 @@ class Looks(nn.Module):
 
 
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    seen: list[int] = []
+    visits: list[int] = []
     true = module._call_all
 
     def spy(model: nn.Module, population: states.State, batch: Tensor) -> Tensor:
-        seen.append(states.size(population))
+        visits.append(states.size(population))
         return true(model, population, batch)
 
     monkeypatch.setattr(module, "_call_all", spy)
-    return seen
+    return visits
 
 
 @pytest.mark.parametrize("name", ["norm", "tied"])
@@ -65,13 +65,13 @@ def test_at_once_is_as_one_by_one(name: str, net: nn.Module, monkeypatch: pytest
     x = torch.randn(n, 3) if name == "norm" else torch.randint(7, (n, 5))
     y = torch.randint(4, (n,)) if name == "norm" else torch.randint(7, (n, 5))
     q = coset.Mixture([cloud(model), coset.Dirac(states.of(model)), cloud(model, 0.3)], [3, 1, 2])
-    seen = calls(monkeypatch)
+    visits = calls(monkeypatch)
     fast = coset.evaluate(q, model, (x, y), samples=60, batch_size=8)
-    assert max(seen) > 30
+    assert max(visits) > 30
     monkeypatch.setattr(module, "_vectorizes", lambda *_: False)
-    seen.clear()
+    visits.clear()
     slow = coset.evaluate(q, model, (x, y), samples=60, batch_size=8)
-    assert not seen
+    assert not visits
     for one, other in zip(vars(fast).values(), vars(slow).values(), strict=True):
         assert one == other is None or one == pytest.approx(other, rel=1e-5, abs=1e-7)
 
@@ -88,20 +88,20 @@ def test_values_at_once_are_as_one_by_one(monkeypatch: pytest.MonkeyPatch) -> No
 def test_models_that_look_at_values_run_one_by_one() -> None:
     torch.manual_seed(3)
     model, x = Looks(), torch.randn(9, 3)
-    found = coset.predict(cloud(model, 1.0), model, x, samples=16)
-    drawn = weighted_samples(cloud(model, 1.0), 16).states(0, CPU, 16)
-    expected = torch.stack([states.call(model, one, (x,)).softmax(-1) for one in drawn]).mean(0)
-    assert torch.allclose(found.exp().float(), expected, atol=1e-6)
+    result = coset.predict(cloud(model, 1.0), model, x, samples=16)
+    sample_set = weighted_samples(cloud(model, 1.0), 16).states(0, CPU, 16)
+    expected = torch.stack([states.call(model, one, (x,)).softmax(-1) for one in sample_set]).mean(0)
+    assert torch.allclose(result.exp().float(), expected, atol=1e-6)
 
 
 def test_slices_cover_everything_once() -> None:
     net, x = zoo.build("mlp:3-4-2"), torch.randn(11, 3)
     population = states.unstack(cloud(net).sample(7, torch.Generator().manual_seed(0)))
-    seen = torch.zeros(7, 11, 2)
+    visits = torch.zeros(7, 11, 2)
     for rows, examples, out in model_outputs(net, population, x, Classification(), at_once=3, batch_size=4, device=CPU):
-        seen[rows, examples] += out
+        visits[rows, examples] += out
     expected = torch.stack([states.call(net, one, (x,)) for one in population])
-    assert torch.allclose(seen, expected, atol=1e-6)
+    assert torch.allclose(visits, expected, atol=1e-6)
 
 
 def test_how_many_run_at_once() -> None:
@@ -115,10 +115,10 @@ def test_the_noise_of_a_state_does_not_depend_on_how_many_are_drawn(gaussian: co
     few, many = (coset.Mixture([gaussian, gaussian], [1 - t, t]) for t in (0.2, 0.6))
     first, second = (weighted_samples(q, 45) for q in (few, many))
     assert first.counts == (36, 9) and second.counts == (18, 27)
-    found = [list(draws.states(5, CPU, 64)) for draws in (first, second)]
+    result = [list(draws.states(5, CPU, 64)) for draws in (first, second)]
     for k in range(18):
-        assert states.allclose(found[0][k], found[1][k], rtol=0, atol=0)
+        assert states.allclose(result[0][k], result[1][k], rtol=0, atol=0)
     for k in range(9):
-        assert states.allclose(found[0][36 + k], found[1][18 + k], rtol=0, atol=0)
-    assert not states.allclose(found[0][0], found[0][36])
+        assert states.allclose(result[0][36 + k], result[1][18 + k], rtol=0, atol=0)
+    assert not states.allclose(result[0][0], result[0][36])
     assert float(first.weights.sum()) == pytest.approx(1)

@@ -33,13 +33,13 @@ def test_every_operation_keeps_it(k: int, tmp_path: Path) -> None:
     for noise in (None, 0.1):
         q = kinds(noise)[k]
         q.save(tmp_path / "q.safetensors")
-        kept = [sym.act(sym.identity(), q), q.to("cpu"), coset.load(tmp_path / "q.safetensors")]
-        kept += [component for _, component in q.components()]
+        copies = [sym.act(sym.identity(), q), q.to("cpu"), coset.load(tmp_path / "q.safetensors")]
+        copies += [component for _, component in q.components()]
         if isinstance(q, coset.FullGaussian | coset.KroneckerGaussian):
-            kept.append(q.marginal())
+            copies.append(q.marginal())
         if isinstance(q, coset.KroneckerGaussian):
-            kept.append(q.full())
-        assert q.noise == noise and all(one.noise == noise for one in kept)
+            copies.append(q.full())
+        assert q.noise == noise and all(one.noise == noise for one in copies)
         assert repr(q).endswith("coordinates)" if noise is None else "coordinates, noise 0.1)")
 
 

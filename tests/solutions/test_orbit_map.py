@@ -55,23 +55,23 @@ def test_index_is_the_action_of_the_symmetry(name: str) -> None:
     model, sym = build(name)
     trained = {n: p.detach() for n, p in model.named_parameters()}
     orbit = OrbitMap(sym, {n: p.shape for n, p in trained.items()}, CPU)
-    drawn = orbit.uniform((3,), torch.Generator().manual_seed(0))
-    index = orbit.index(drawn)
+    drawn_elements = orbit.uniform((3,), torch.Generator().manual_seed(0))
+    index = orbit.index(drawn_elements)
     flat = torch.randn(orbit.size, dtype=torch.float64)
     parts = dict(zip(trained, torch.split(flat, [p.numel() for p in trained.values()]), strict=True))
     state = {n: x.view(trained[n].shape) for n, x in parts.items()}
     for k in range(3):
-        g = sym.element({n: p[k] if sym.sets[n].over else p[k, 0] for n, p in drawn.items()})
-        moved = sym.act(g, state)
-        assert torch.equal(torch.cat([moved[n].flatten() for n in trained]), flat[index[k]])
+        g = sym.element({n: p[k] if sym.sets[n].over else p[k, 0] for n, p in drawn_elements.items()})
+        image = sym.act(g, state)
+        assert torch.equal(torch.cat([image[n].flatten() for n in trained]), flat[index[k]])
     assert orbit.log_order == pytest.approx(sum(g.log_order for g in sym.groups))
     for n in orbit.sets:
         units = orbit.units(n)
         if units is None:
             continue
-        alone = orbit.index({n: drawn[n][:1]})[0]
+        alone = orbit.index({n: drawn_elements[n][:1]})[0]
         for c in range(orbit.copies(n)):
-            assert torch.equal(alone[units[c]], units[c][drawn[n][0, c]])
+            assert torch.equal(alone[units[c]], units[c][drawn_elements[n][0, c]])
 
 
 def test_the_sets_of_an_mlp_that_do_not_interfere() -> None:
@@ -98,10 +98,10 @@ def test_weights_from_a_set_to_itself_belong_to_two_units() -> None:
     orbit = OrbitMap(sym, {n: p.shape for n, p in model.named_parameters()}, CPU)
     (name,) = orbit.sets
     assert orbit.units(name) is None and orbit.independent() == []
-    given = gaussian(orbit.size, 3, 1.0)
-    assert torch.allclose(Exact(orbit)(*given), brute_force(orbit, *given), atol=1e-9)
-    assert torch.isfinite(ImportanceSampling(orbit, 4)(*given, torch.Generator().manual_seed(0))).all()
-    assert Bethe(orbit)(*given).tolist() == pytest.approx([math.log(6)] * 3)
+    vectors = gaussian(orbit.size, 3, 1.0)
+    assert torch.allclose(Exact(orbit)(*vectors), brute_force(orbit, *vectors), atol=1e-9)
+    assert torch.isfinite(ImportanceSampling(orbit, 4)(*vectors, torch.Generator().manual_seed(0))).all()
+    assert Bethe(orbit)(*vectors).tolist() == pytest.approx([math.log(6)] * 3)
 
 
 def test_pairs_are_log_densities() -> None:
@@ -110,20 +110,20 @@ def test_pairs_are_log_densities() -> None:
     units = orbit.units(name)
     assert units is not None
     w, mean, std = gaussian(orbit.size, 2, 1.0)
-    found = pairs(w, mean, std, units)
+    result = pairs(w, mean, std, units)
     for r, i, j in product(range(2), range(4), range(4)):
         here, there = units[0, i], units[0, j]
         expected = log_densities(w[r, there], mean[r, here], std[r, here])
         stay = log_densities(w[r, here], mean[r, here], std[r, here])
-        assert float(found[r, 0, i, j]) == pytest.approx(float(expected - stay), abs=1e-9)
+        assert float(result[r, 0, i, j]) == pytest.approx(float(expected - stay), abs=1e-9)
 
 
 @pytest.mark.parametrize("name", ["mlp:2-4-1", "mlp:1-3-3-1", "mlp:1-2-3-2-1"])
 @pytest.mark.parametrize("spread", [0.0, 0.3, 2.0])
 def test_exact_is_the_sum_over_all_elements(name: str, spread: float) -> None:
     orbit = orbit_of(name)
-    given = gaussian(orbit.size, 3, spread)
-    assert torch.allclose(Exact(orbit)(*given), brute_force(orbit, *given), atol=1e-9)
+    vectors = gaussian(orbit.size, 3, spread)
+    assert torch.allclose(Exact(orbit)(*vectors), brute_force(orbit, *vectors), atol=1e-9)
 
 
 @pytest.mark.parametrize("name", ["mlp:2-4-1", "mlp:1-3-3-1", "mlp:1-2-2-3-1"])
@@ -153,39 +153,39 @@ def test_permutations_near_the_mode_sum_to_the_same(name: str) -> None:
     """Without the identity the mean of the terms is the exact sum, whatever they are drawn by."""
     orbit = orbit_of(name)
     w, mean, std = (x.expand(2000, -1) for x in gaussian(orbit.size, 1, 0.5))
-    found = ImportanceSampling(orbit, 2, "mode").sandwich(w, mean, std, torch.Generator().manual_seed(0))[0].exp()
+    result = ImportanceSampling(orbit, 2, "mode").sandwich(w, mean, std, torch.Generator().manual_seed(0))[0].exp()
     exact = Exact(orbit)(w[:1], mean[:1], std[:1]).exp()
-    assert float(found.mean()) == pytest.approx(float(exact), abs=4 * float(found.std()) / math.sqrt(2000))
+    assert float(result.mean()) == pytest.approx(float(exact), abs=4 * float(result.std()) / math.sqrt(2000))
 
 
 def test_more_elements_come_closer_and_saturate_at_log_k() -> None:
     orbit = orbit_of("mlp:2-6-1")
-    given = gaussian(orbit.size, 200, 5.0)
-    exact = Exact(orbit)(*given).mean()
+    vectors = gaussian(orbit.size, 200, 5.0)
+    exact = Exact(orbit)(*vectors).mean()
     assert orbit.log_order - exact == pytest.approx(math.log(720), abs=0.05)
     generator = torch.Generator().manual_seed(0)
     for k in (2, 20):
-        found = orbit.log_order - InfoNCE(orbit, k)(*given, generator).mean()
-        assert float(found) == pytest.approx(math.log(k), abs=0.05)
-        better = orbit.log_order - ImportanceSampling(orbit, k)(*given, generator).mean()
+        result = orbit.log_order - InfoNCE(orbit, k)(*vectors, generator).mean()
+        assert float(result) == pytest.approx(math.log(k), abs=0.05)
+        better = orbit.log_order - ImportanceSampling(orbit, k)(*vectors, generator).mean()
         assert float(better) == pytest.approx(math.log(720), abs=0.05)
 
 
 @pytest.mark.parametrize("spread", [0.1, 1.0, 4.0])
 def test_bethe_is_within_its_bounds(spread: float) -> None:
     orbit = orbit_of("mlp:2-6-1")
-    given = gaussian(orbit.size, 50, spread)
-    gap = Exact(orbit)(*given) - Bethe(orbit)(*given)
+    vectors = gaussian(orbit.size, 50, spread)
+    gap = Exact(orbit)(*vectors) - Bethe(orbit)(*vectors)
     assert gap.min() > -0.05 and gap.max() < 3 * math.log(2)
 
 
 def test_bethe_holds_the_sets_that_interfere() -> None:
     orbit = orbit_of("mlp:1-3-2-1")
-    given = gaussian(orbit.size, 4, 3.0)
-    (held,) = (name for name in orbit.sets if name not in orbit.independent())
-    assert orbit.sets[held].size == 2
-    alone = Bethe(orbit).of_set(orbit.independent()[0], *given)
-    assert torch.allclose(Bethe(orbit)(*given), alone + math.log(2))
+    vectors = gaussian(orbit.size, 4, 3.0)
+    (other,) = (name for name in orbit.sets if name not in orbit.independent())
+    assert orbit.sets[other].size == 2
+    alone = Bethe(orbit).of_set(orbit.independent()[0], *vectors)
+    assert torch.allclose(Bethe(orbit)(*vectors), alone + math.log(2))
 
 
 @pytest.mark.parametrize("kind", ["infonce", "importance", "bethe", "exact"])
@@ -228,27 +228,27 @@ class TestOverlap:
     @pytest.mark.parametrize("entropy", ["infonce", "importance", "bethe", "exact"])
     def test_separate_modes(self, entropy: str) -> None:
         q, sym = self.posterior("mlp:2-8-1", 50.0)
-        found = coset.overlap(q, sym, entropy, elements=20)  # type: ignore[arg-type]
+        result = coset.overlap(q, sym, entropy, elements=20)  # type: ignore[arg-type]
         every = math.lgamma(9)
-        assert found.information == pytest.approx(math.log(20) if entropy == "infonce" else every, abs=0.02)
-        assert found.log_order == pytest.approx(every)
+        assert result.information == pytest.approx(math.log(20) if entropy == "infonce" else every, abs=0.02)
+        assert result.log_order == pytest.approx(every)
         if entropy in ("importance", "exact"):
-            assert "do not overlap" in found.sentence and found.index == pytest.approx(0, abs=1e-3)
+            assert "do not overlap" in result.sentence and result.index == pytest.approx(0, abs=1e-3)
 
     def test_identical_modes(self) -> None:
         q, sym = self.posterior("mlp:2-4-1", 0.0)
-        found = coset.overlap(q, sym, "exact")
-        assert found.information == pytest.approx(0, abs=1e-9) and found.index == pytest.approx(1)
-        assert "largely one" in found.sentence
+        result = coset.overlap(q, sym, "exact")
+        assert result.information == pytest.approx(0, abs=1e-9) and result.index == pytest.approx(1)
+        assert "largely one" in result.sentence
 
     @pytest.mark.parametrize("name", ["mlp:1-4-1", "mlp:1-3-3-1"])
     def test_bounds_hold_the_exact_information(self, name: str) -> None:
         q, sym = self.posterior(name, 0.7)
         exact = coset.overlap(q, sym, "exact", samples=400).information
         for entropy in ("infonce", "importance", "bethe"):
-            found = coset.overlap(q, sym, entropy, samples=400, elements=10)  # type: ignore[arg-type]
-            assert found.lower - 3 * found.error <= exact <= found.upper + 3 * found.error
-            assert found.of_sets.keys() == set(found.of_sets) and len(found.of_sets) == len(sym.groups)
+            result = coset.overlap(q, sym, entropy, samples=400, elements=10)  # type: ignore[arg-type]
+            assert result.lower - 3 * result.error <= exact <= result.upper + 3 * result.error
+            assert result.of_sets.keys() == set(result.of_sets) and len(result.of_sets) == len(sym.groups)
 
     def test_refusals(self) -> None:
         q, sym = self.posterior("mlp:2-4-1", 1.0)

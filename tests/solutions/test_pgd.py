@@ -40,8 +40,8 @@ def plain(model: Callable[[Tensor], Tensor], split: Split, attack: coset.PGD, no
     for _ in range(attack.steps):
         x.requires_grad_()
         (gradient,) = torch.autograd.grad(F.cross_entropy(model(x), split.targets), x)
-        moved = x.detach() + attack.step * gradient.sign()
-        x = torch.min(torch.max(moved, start - attack.epsilon), start + attack.epsilon).clamp(0, 1)
+        image = x.detach() + attack.step * gradient.sign()
+        x = torch.min(torch.max(image, start - attack.epsilon), start + attack.epsilon).clamp(0, 1)
     return x
 
 
@@ -63,8 +63,8 @@ def test_as_a_plain_loop(random_start: bool) -> None:
     def loss(x: Tensor) -> Tensor:
         return F.cross_entropy(model(x[0]), split.targets, reduction="none")
 
-    found = perturb(attack, loss, split.inputs[None], [seeded()])
-    assert torch.equal(found[0], expected) and not found.requires_grad
+    result = perturb(attack, loss, split.inputs[None], [seeded()])
+    assert torch.equal(result[0], expected) and not result.requires_grad
     assert (expected - split.inputs).abs().max() > 0.09
 
 
@@ -81,9 +81,9 @@ def test_units_of_the_model() -> None:
         raw = scale.invert(x[0].reshape(-1, 2, 4, 4))
         return F.cross_entropy(model(raw), split.targets, reduction="none")
 
-    for seen in (scale.apply(split.inputs), scale.apply(split.inputs).flatten(1)):
-        found = perturb(attack, loss, seen[None], [seeded()])[0].view_as(split.inputs)
-        assert torch.allclose(scale.invert(found), expected, rtol=0, atol=1e-6)
+    for standardized in (scale.apply(split.inputs), scale.apply(split.inputs).flatten(1)):
+        result = perturb(attack, loss, standardized[None], [seeded()])[0].view_as(split.inputs)
+        assert torch.allclose(scale.invert(result), expected, rtol=0, atol=1e-6)
 
 
 def test_rows_are_attacked_alone() -> None:
@@ -128,14 +128,14 @@ def test_it_stays_in_the_ball_and_the_range(
     raw = images().inputs
     scale = Standardization(torch.tensor(mean).double(), torch.tensor(std).double())
     weights = torch.randn(raw[0].numel(), generator=seeded(), dtype=torch.float64)
-    found = perturb(attack, lambda x: x.flatten(2) @ weights, scale.apply(raw)[None], [seeded()])[0]
-    moved = scale.invert(found)
-    assert (moved - raw).abs().max() <= epsilon + 1e-6
+    result = perturb(attack, lambda x: x.flatten(2) @ weights, scale.apply(raw)[None], [seeded()])[0]
+    image = scale.invert(result)
+    assert (image - raw).abs().max() <= epsilon + 1e-6
     low, high = bounds
-    assert low is None or moved.min() >= low - 1e-6
-    assert high is None or moved.max() <= high + 1e-6
+    assert low is None or image.min() >= low - 1e-6
+    assert high is None or image.max() <= high + 1e-6
     if step * steps >= 2 * epsilon and bounds == (None, None):
-        assert torch.allclose((moved - raw).abs(), torch.full_like(raw, epsilon), atol=1e-6)
+        assert torch.allclose((image - raw).abs(), torch.full_like(raw, epsilon), atol=1e-6)
 
 
 def test_the_best_attack_on_a_linear_classifier_is_found() -> None:
@@ -145,10 +145,10 @@ def test_the_best_attack_on_a_linear_classifier_is_found() -> None:
     x, y = torch.rand(50, 20, generator=generator), torch.randint(2, (50,), generator=generator)
     state = states.of(model)
     attack = coset.PGD(0.125, steps=10, step=0.03)
-    found = attack.on(model, state, x, y, batch_size=16)
+    result = attack.on(model, state, x, y, batch_size=16)
     away = (state["weight"][y] - state["weight"][1 - y]).sign()
     best = (x - 0.125 * away).clamp(0, 1)
-    assert torch.equal(found, best)
+    assert torch.equal(result, best)
     many = torch.rand(200, 50, 20, generator=generator)
     others = (x + 0.125 * (2 * many - 1)).clamp(0, 1)
     with torch.no_grad():
@@ -163,19 +163,19 @@ def test_on_a_state() -> None:
     state = {name: x + 0.1 if x.is_floating_point() else x for name, x in states.of(model).items()}
     before, own = copy.deepcopy(state), states.of(model)
     attack = coset.PGD(0.1, 5, 0.04, random_start=False)
-    found = attack.on(model, state, split.inputs, split.targets, batch_size=5)
+    result = attack.on(model, state, split.inputs, split.targets, batch_size=5)
     other = copy.deepcopy(model)
     other.load_state_dict(state)
-    assert torch.equal(found, plain(other.eval(), split, attack, torch.zeros_like(split.inputs)))
+    assert torch.equal(result, plain(other.eval(), split, attack, torch.zeros_like(split.inputs)))
     assert model.training and states.allclose(state, before, 0, 0) and states.allclose(states.of(model), own, 0, 0)
     random = coset.PGD(0.1, 1, 0.01)
 
-    def drawn(generator: torch.Generator | None) -> Tensor:
+    def samples(generator: torch.Generator | None) -> Tensor:
         return random.on(model, state, split.inputs, split.targets, generator=generator)
 
-    first, again, third = (drawn(generator) for generator in (None, None, seeded()))
+    first, again, third = (samples(generator) for generator in (None, None, seeded()))
     assert torch.equal(first, again) and not torch.equal(first, third)
-    assert torch.equal(third, drawn(seeded()))
+    assert torch.equal(third, samples(seeded()))
 
 
 def test_outputs_aside_leave_running_statistics_alone() -> None:

@@ -32,9 +32,9 @@ def probs_at(net: nn.Module, state: dict[str, Tensor], x: Tensor) -> np.ndarray:
 
 def test_a_dirac_gives_the_models_own_probabilities(net: nn.Module, batch: Pair) -> None:
     x, _ = batch
-    found = coset.predict(states.of(net), net, x, batch_size=7)
-    assert found.shape == (30, 4) and found.dtype == torch.float64
-    assert np.allclose(found.exp(), probs_at(net, states.of(net), x), atol=1e-6)
+    result = coset.predict(states.of(net), net, x, batch_size=7)
+    assert result.shape == (30, 4) and result.dtype == torch.float64
+    assert np.allclose(result.exp(), probs_at(net, states.of(net), x), atol=1e-6)
 
 
 def test_samples_are_averaged_as_probabilities(net: nn.Module, gaussian: coset.Gaussian, batch: Pair) -> None:
@@ -43,16 +43,16 @@ def test_samples_are_averaged_as_probabilities(net: nn.Module, gaussian: coset.G
     wide = coset.Gaussian(gaussian.mean, {n: 3 * s for n, s in gaussian.std.items()})
     population = wide.sample(1500, torch.Generator().manual_seed(5))
     expected = np.mean([probs_at(net, one, x) for one in states.unstack(population)], 0)
-    found = coset.predict(wide, net, x, samples=1500, generator=torch.Generator().manual_seed(6)).exp().numpy()
-    assert np.abs(found - expected).max() < 0.04
-    assert np.abs(found - probs_at(net, wide.mean, x)).max() > 0.06
+    result = coset.predict(wide, net, x, samples=1500, generator=torch.Generator().manual_seed(6)).exp().numpy()
+    assert np.abs(result - expected).max() < 0.04
+    assert np.abs(result - probs_at(net, wide.mean, x)).max() > 0.06
 
 
 def test_mixtures_of_points_are_exact(net: nn.Module, batch: Pair) -> None:
     x, _ = batch
     a, b = states.of(net), states.scale(states.of(net), 2.0)
-    found = coset.predict(coset.Mixture([coset.Dirac(a), coset.Dirac(b)], [1, 3]), net, x, samples=2)
-    assert np.allclose(found.exp(), 0.25 * probs_at(net, a, x) + 0.75 * probs_at(net, b, x), atol=1e-6)
+    result = coset.predict(coset.Mixture([coset.Dirac(a), coset.Dirac(b)], [1, 3]), net, x, samples=2)
+    assert np.allclose(result.exp(), 0.25 * probs_at(net, a, x) + 0.75 * probs_at(net, b, x), atol=1e-6)
 
 
 def test_each_component_gets_its_share(net: nn.Module, gaussian: coset.Gaussian, batch: Pair) -> None:
@@ -82,9 +82,9 @@ def test_the_standard_error_is_that_of_repeated_estimates(
 ) -> None:
     q = coset.Mixture([gaussian, coset.Gaussian(states.scale(gaussian.mean, 2.0), gaussian.std)], [1, 2])
     runs = [coset.evaluate(q, net, batch, 40, generator=torch.Generator().manual_seed(s)) for s in range(40)]
-    told = np.mean([run.nll_error for run in runs])  # type: ignore[arg-type]
-    seen = np.std([run.nll for run in runs], ddof=1)
-    assert told == pytest.approx(seen, rel=0.35)
+    claimed = np.mean([run.nll_error for run in runs])  # type: ignore[arg-type]
+    actual = np.std([run.nll for run in runs], ddof=1)
+    assert claimed == pytest.approx(actual, rel=0.35)
     assert coset.evaluate(states.of(net), net, batch).nll_error == 0
     assert coset.evaluate(gaussian, net, batch, samples=1).nll_error is None
 
@@ -127,10 +127,10 @@ def test_sequences_have_a_class_at_each_place() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 5))
     x, y = torch.randn(4, 6, 3), torch.randint(5, (4, 6))
-    found = coset.evaluate(states.of(net), net, (x, y))
+    result = coset.evaluate(states.of(net), net, (x, y))
     p = probs_at(net, states.of(net), x).reshape(24, 5)
-    assert found.nll == pytest.approx(-np.log(p[np.arange(24), y.flatten().numpy()]).mean(), abs=1e-6)
-    assert found.accuracy == pytest.approx((p.argmax(1) == y.flatten().numpy()).mean())
+    assert result.nll == pytest.approx(-np.log(p[np.arange(24), y.flatten().numpy()]).mean(), abs=1e-6)
+    assert result.accuracy == pytest.approx((p.argmax(1) == y.flatten().numpy()).mean())
 
 
 class Odd(nn.Module):

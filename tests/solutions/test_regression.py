@@ -70,12 +70,12 @@ def test_targets_choose_the_likelihood() -> None:
 
 def test_moments_are_those_of_the_closed_form(line: nn.Module, pairs: Pair) -> None:
     q = coset.Gaussian({"weight": MEAN}, {"weight": STD}, noise=NOISE)
-    found = coset.moments(q, line, pairs[0], samples=20_000)
+    result = coset.moments(q, line, pairs[0], samples=20_000)
     mean, variance = closed_form(pairs[0])
-    assert found.mean.dtype == torch.float64 and found.mean.shape == (50, 2)
-    assert np.abs(found.mean.numpy() - mean).max() < 5 * np.sqrt(variance.max() / 20_000)
-    assert np.allclose(found.epistemic, np.sqrt(variance), rtol=0.03)
-    assert torch.allclose(found.std.square(), found.epistemic.square() + NOISE**2)
+    assert result.mean.dtype == torch.float64 and result.mean.shape == (50, 2)
+    assert np.abs(result.mean.numpy() - mean).max() < 5 * np.sqrt(variance.max() / 20_000)
+    assert np.allclose(result.epistemic, np.sqrt(variance), rtol=0.03)
+    assert torch.allclose(result.std.square(), result.epistemic.square() + NOISE**2)
 
 
 def test_moments_of_mixtures_are_exact(line: nn.Module, pairs: Pair) -> None:
@@ -84,14 +84,14 @@ def test_moments_of_mixtures_are_exact(line: nn.Module, pairs: Pair) -> None:
     x = pairs[0].abs() + 1
     line = line.double()
     far = [coset.Dirac({"weight": part.mean["weight"].double() + 1000}, part.noise) for part in parts]
-    found = coset.moments(coset.Mixture(far, [1, 2, 5]), line, x.double())
+    result = coset.moments(coset.Mixture(far, [1, 2, 5]), line, x.double())
     w = np.array([1, 2, 5]) / 8
     f = np.stack([(x.double() @ part.mean["weight"].T).numpy() for part in far])
     mean = np.einsum("s,snk->nk", w, f)
     variance = np.einsum("s,snk->nk", w, (f - mean) ** 2)
-    assert np.allclose(found.mean, mean, rtol=1e-12) and np.allclose(found.epistemic, np.sqrt(variance), rtol=1e-6)
+    assert np.allclose(result.mean, mean, rtol=1e-12) and np.allclose(result.epistemic, np.sqrt(variance), rtol=1e-6)
     noise = (w * np.array([0.1, 0.2, 0.3]) ** 2).sum()
-    assert np.allclose(found.std.square(), variance + noise)
+    assert np.allclose(result.std.square(), variance + noise)
     alone = coset.moments(far[1], line, x.double())
     assert not alone.epistemic.any() and np.allclose(alone.std, 0.2) and np.allclose(alone.mean, f[1])
 
@@ -99,38 +99,38 @@ def test_moments_of_mixtures_are_exact(line: nn.Module, pairs: Pair) -> None:
 def test_the_loss_is_that_of_the_closed_form(line: nn.Module, pairs: Pair) -> None:
     """The two outputs have independent weights, so their densities multiply."""
     (x, y), q = pairs, coset.Gaussian({"weight": MEAN}, {"weight": STD}, noise=NOISE)
-    found = coset.evaluate(q, line, pairs, samples=4000)
+    result = coset.evaluate(q, line, pairs, samples=4000)
     mean, variance = closed_form(x)
     expected = -np.log(density(y.numpy(), mean, variance + NOISE**2)).sum(1).mean()
-    assert found.nll_error is not None and 0 < found.nll_error < 0.05
-    assert abs(found.nll - expected) < 4 * found.nll_error
-    assert found.rmse == pytest.approx(np.sqrt(((y.numpy() - mean) ** 2).mean()), abs=0.01)
-    assert found.accuracy is found.ece is found.brier is None
+    assert result.nll_error is not None and 0 < result.nll_error < 0.05
+    assert abs(result.nll - expected) < 4 * result.nll_error
+    assert result.rmse == pytest.approx(np.sqrt(((y.numpy() - mean) ** 2).mean()), abs=0.01)
+    assert result.accuracy is result.ece is result.brier is None
 
 
 def test_mixtures_have_a_noise_each(line: nn.Module, pairs: Pair) -> None:
     x, y = pairs
     means = [MEAN, MEAN + 0.5]
     q = coset.Mixture([coset.Dirac({"weight": m}, noise=s) for m, s in zip(means, (0.3, 0.9), strict=True)], [1, 3])
-    found = coset.evaluate(q, line, pairs)
+    result = coset.evaluate(q, line, pairs)
     z, target = x.double().numpy(), y.double().numpy()
     outs = [z @ m.double().numpy().T for m in means]
     likelihoods = [density(target, f, s**2).prod(1) for f, s in zip(outs, (0.3, 0.9), strict=True)]
-    assert found.nll == pytest.approx(-np.log(0.25 * likelihoods[0] + 0.75 * likelihoods[1]).mean(), abs=1e-5)
+    assert result.nll == pytest.approx(-np.log(0.25 * likelihoods[0] + 0.75 * likelihoods[1]).mean(), abs=1e-5)
     losses = [-np.log(one).mean() for one in likelihoods]
     mean = 0.25 * losses[0] + 0.75 * losses[1]
     variance = 0.25 * (losses[0] - mean) ** 2 + 0.75 * (losses[1] - mean) ** 2
-    assert found.spread == pytest.approx(math.sqrt(variance / (1 - 0.25**2 - 0.75**2)), rel=1e-4)
-    assert found.rmse == pytest.approx(np.sqrt(((0.25 * outs[0] + 0.75 * outs[1] - target) ** 2).mean()), rel=1e-5)
+    assert result.spread == pytest.approx(math.sqrt(variance / (1 - 0.25**2 - 0.75**2)), rel=1e-4)
+    assert result.rmse == pytest.approx(np.sqrt(((0.25 * outs[0] + 0.75 * outs[1] - target) ** 2).mean()), rel=1e-5)
 
 
 def test_the_spread_is_that_of_the_states(net: nn.Module, gaussian: coset.Gaussian, batch: Pair) -> None:
     members = states.unstack(gaussian.sample(12, torch.Generator().manual_seed(3)))
     alone = [coset.evaluate(one, net, batch) for one in members]
-    found = coset.evaluate(coset.Ensemble(members), net, batch)
-    assert found.spread == pytest.approx(np.std([one.nll for one in alone], ddof=1), rel=1e-4)
+    result = coset.evaluate(coset.Ensemble(members), net, batch)
+    assert result.spread == pytest.approx(np.std([one.nll for one in alone], ddof=1), rel=1e-4)
     assert alone[0].spread is None and alone[0].rmse is None
-    assert found.nll < np.mean([one.nll for one in alone])  # -log is convex
+    assert result.nll < np.mean([one.nll for one in alone])  # -log is convex
 
 
 def test_refusals(line: nn.Module, net: nn.Module, pairs: Pair, batch: Pair) -> None:

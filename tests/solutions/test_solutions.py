@@ -35,15 +35,15 @@ def gaussians(draw: st.DrawFn, count: int) -> list[coset.Gaussian]:
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
     shapes = draw(st.lists(st.lists(st.integers(0, 3), max_size=2), min_size=1, max_size=3))
     zero = draw(st.booleans())
-    found = []
+    result = []
     for _ in range(count):
         mean = {f"w{i}": torch.randn(shape, generator=generator) for i, shape in enumerate(shapes)}
         std = {name: torch.rand(x.shape, generator=generator) + 0.05 for name, x in mean.items()}
         if zero:
             std = {name: torch.where(mean[name] > 0.5, 0.0, s) for name, s in std.items()}
         mean |= {"statistic": torch.ones(2), "steps": torch.tensor(7)}
-        found.append(coset.Gaussian(mean, std))
-    return found
+        result.append(coset.Gaussian(mean, std))
+    return result
 
 
 class TestDirac:
@@ -97,8 +97,8 @@ class TestGaussian:
 
     def test_what_std_does_not_name_is_fixed(self, gaussian: coset.Gaussian) -> None:
         assert (gaussian.std["1.running_var"] == 0).all() and "1.num_batches_tracked" not in gaussian.std
-        moved = {**gaussian.mean, "1.running_var": gaussian.mean["1.running_var"] + 1e-6}
-        assert gaussian.log_prob(moved) == -math.inf
+        image = {**gaussian.mean, "1.running_var": gaussian.mean["1.running_var"] + 1e-6}
+        assert gaussian.log_prob(image) == -math.inf
         assert gaussian.log_prob(gaussian.mean) > 0
 
     def test_same_generator_same_samples(self, gaussian: coset.Gaussian) -> None:
@@ -169,13 +169,13 @@ def test_push_agrees_with_moved_samples(seed: int) -> None:
     std = {name: 0.01 + torch.rand(x.shape) for name, x in mean.items()}
     g = sym.random(torch.Generator().manual_seed(seed), scalings=True)
     q = coset.Gaussian(mean, std)
-    found, ours, moved = pushed(q, sym, g)
-    assert near(found.mean, sym.act(g, q.mean))
+    result, ours, image = pushed(q, sym, g)
+    assert near(result.mean, sym.act(g, q.mean))
     for name in mean:
-        s = found.std[name]  # type: ignore[attr-defined]
-        assert torch.allclose(moved[name].std(0), s, rtol=0.06)
+        s = result.std[name]  # type: ignore[attr-defined]
+        assert torch.allclose(image[name].std(0), s, rtol=0.06)
         assert torch.allclose(ours[name].std(0), s, rtol=0.06)
-        assert ((moved[name].mean(0) - found.mean[name]).abs() < 5 * s / math.sqrt(4000)).all()
+        assert ((image[name].mean(0) - result.mean[name]).abs() < 5 * s / math.sqrt(4000)).all()
 
 
 def test_push_preserves_density_under_permutations(gaussian: coset.Gaussian, net: nn.Module) -> None:
@@ -210,8 +210,8 @@ class TestMixture:
     def test_samples_come_from_the_parts_by_weight(self, generator: torch.Generator) -> None:
         parts = [coset.Dirac({"w": torch.full((2,), float(k)), "n": torch.tensor(0)}) for k in range(3)]
         mixture = coset.Mixture(parts, [1, 0, 3])
-        drawn = mixture.sample(4000, generator)["w"][:, 0]
-        assert abs((drawn == 2).double().mean().item() - 0.75) < 0.03 and not (drawn == 1).any()
+        samples = mixture.sample(4000, generator)["w"][:, 0]
+        assert abs((samples == 2).double().mean().item() - 0.75) < 0.03 and not (samples == 1).any()
         assert mixture.mean["w"].tolist() == [1.5, 1.5]
 
     def test_entropy_of_diracs_is_exact(self) -> None:
@@ -275,29 +275,29 @@ class TestWasserstein:
 class TestFiles:
     def round_trip(self, q: Solution, path: Path) -> None:
         q.save(path / "q.safetensors")
-        found = coset.load(path / "q.safetensors")
-        assert type(found) is type(q) and near(found.mean, q.mean) and list(found.mean) == list(q.mean)
-        first, second = (s.sample(3, torch.Generator().manual_seed(0)) for s in (q, found))
+        result = coset.load(path / "q.safetensors")
+        assert type(result) is type(q) and near(result.mean, q.mean) and list(result.mean) == list(q.mean)
+        first, second = (s.sample(3, torch.Generator().manual_seed(0)) for s in (q, result))
         assert first.keys() == second.keys()
-        assert found.entropy().item() == pytest.approx(q.entropy().item())
+        assert result.entropy().item() == pytest.approx(q.entropy().item())
         state = states.unstack(q.sample(1))[0]
-        assert found.log_prob(state).item() == pytest.approx(q.log_prob(state).item())
+        assert result.log_prob(state).item() == pytest.approx(q.log_prob(state).item())
 
     def test_dirac(self, net: nn.Module, tmp_path: Path) -> None:
         self.round_trip(coset.Dirac(states.of(net)), tmp_path)
 
     def test_gaussian(self, gaussian: coset.Gaussian, tmp_path: Path) -> None:
         self.round_trip(gaussian, tmp_path)
-        found = coset.load(tmp_path / "q.safetensors")
-        assert isinstance(found, coset.Gaussian) and near(found.std, gaussian.std)
+        result = coset.load(tmp_path / "q.safetensors")
+        assert isinstance(result, coset.Gaussian) and near(result.std, gaussian.std)
 
     def test_mixture(self, gaussian: coset.Gaussian, net: nn.Module, tmp_path: Path) -> None:
         diracs = [coset.Dirac(states.scale(states.of(net), c)) for c in (1.0, 2.0)]
         self.round_trip(coset.Mixture([coset.Mixture(diracs, [1, 2]), diracs[0]], [0.3, 0.7]), tmp_path)
         coset.Mixture([gaussian, diracs[0]], [1, 3]).save(tmp_path / "m.safetensors")
-        found = coset.load(tmp_path / "m.safetensors")
-        assert isinstance(found, coset.Mixture) and found.weights == (0.25, 0.75)
-        assert [type(part) for part in found.parts] == [coset.Gaussian, coset.Dirac]
+        result = coset.load(tmp_path / "m.safetensors")
+        assert isinstance(result, coset.Mixture) and result.weights == (0.25, 0.75)
+        assert [type(part) for part in result.parts] == [coset.Gaussian, coset.Dirac]
 
     def test_ties_survive(self, tmp_path: Path) -> None:
         w = torch.ones(3)
@@ -309,8 +309,8 @@ class TestFiles:
         save_state(states.of(net), tmp_path / "s.safetensors")
         torch.save(net.state_dict(), tmp_path / "s.pt")
         for name in ("s.safetensors", "s.pt"):
-            found = coset.load(tmp_path / name)
-            assert isinstance(found, coset.Dirac) and near(found.mean, states.of(net))
+            result = coset.load(tmp_path / name)
+            assert isinstance(result, coset.Dirac) and near(result.mean, states.of(net))
 
     def test_a_dirac_is_a_plain_checkpoint(self, net: nn.Module, tmp_path: Path) -> None:
         from safetensors.torch import load_file

@@ -47,14 +47,14 @@ def test_measurements_show_themselves() -> None:
     evaluation = coset.evaluate(GAUSSIAN, MODEL, DATA, samples=3)
     overlap = coset.overlap(GAUSSIAN, SYM, samples=4)
     moments = coset.moments(coset.Dirac(MODEL, noise=0.1), MODEL, DATA[0])
-    for shown, words in (
+    for view, words in (
         (evaluation, ["Evaluation", "nll", "accuracy", "ece", "brier"]),
         (overlap, ["Overlap", "index", "nats", "bounds", "of layers.0 alone"]),
         (moments, ["Moments of 2 values at 20 inputs", "epistemic"]),
     ):
-        lines = repr(shown).splitlines()
+        lines = repr(view).splitlines()
         assert 1 < len(lines) <= LINES and max(map(len, lines)) <= WIDTH
-        assert all(word in repr(shown) and word in shown._repr_html_() for word in words)
+        assert all(word in repr(view) and word in view._repr_html_() for word in words)
     assert "rmse" not in repr(evaluation)
 
 

@@ -24,11 +24,11 @@ def posterior(name: str, spread: float) -> tuple[nn.Module, coset.Gaussian, Symm
 def all_images(state: states.State, sym: Symmetry) -> list[dict[str, Tensor]]:
     """The state under many random elements, which are all of a small group."""
     g = sym.random(torch.Generator().manual_seed(0), batch=3000)
-    moved = sym.act(g, state)
-    rows = torch.cat([x.flatten(1) for x in moved.values()], 1)
+    shifted = sym.act(g, state)
+    rows = torch.cat([x.flatten(1) for x in shifted.values()], 1)
     _, first = torch.unique(rows, dim=0, return_inverse=True)
     keep = {int(label): k for k, label in enumerate(first)}
-    return [{n: x[k] for n, x in moved.items()} for k in keep.values()]
+    return [{n: x[k] for n, x in shifted.items()} for k in keep.values()]
 
 
 @pytest.mark.parametrize("name", ["mlp:2-4-1", "mlp:1-3-2-1"])
@@ -47,9 +47,9 @@ def test_density_of_a_large_group_is_estimated() -> None:
     _, q, sym = posterior("mlp:2-20-1", 0.5)
     both = coset.Symmetrized(q, sym)
     state = states.unstack(q.sample(1, torch.Generator().manual_seed(1)))[0]
-    moved = sym.act(sym.random(torch.Generator().manual_seed(2)), state)
+    shifted = sym.act(sym.random(torch.Generator().manual_seed(2)), state)
     low = float(q.log_prob(state) - sym.log_order)
-    assert low < float(both.log_prob(state)) and float(both.log_prob(moved)) == pytest.approx(
+    assert low < float(both.log_prob(state)) and float(both.log_prob(shifted)) == pytest.approx(
         float(both.log_prob(state)), abs=1.0
     )
 
@@ -58,16 +58,16 @@ def test_mean_is_that_of_samples_and_fixed_by_the_group() -> None:
     _, q, sym = posterior("mlp:2-4-3-1", 2.0)
     both = coset.Symmetrized(q, sym)
     assert states.allclose(sym.act(sym.random(torch.Generator().manual_seed(0)), both.mean), both.mean)
-    drawn = both.sample(20000, torch.Generator().manual_seed(0))
-    for n, x in drawn.items():
+    samples = both.sample(20000, torch.Generator().manual_seed(0))
+    for n, x in samples.items():
         assert torch.allclose(x.mean(0), both.mean[n], atol=5 * float(x.std(0).max()) / math.sqrt(20000))
 
 
 def test_entropy_is_minus_the_mean_log_density() -> None:
     _, q, sym = posterior("mlp:1-3-1", 0.7)
     both = coset.Symmetrized(q, sym)
-    drawn = states.unstack(both.sample(600, torch.Generator().manual_seed(3)))
-    logs = torch.stack([both.log_prob(state) for state in drawn])
+    samples = states.unstack(both.sample(600, torch.Generator().manual_seed(3)))
+    logs = torch.stack([both.log_prob(state) for state in samples])
     assert float(both.entropy()) == pytest.approx(-float(logs.mean()), abs=4 * float(logs.std()) / math.sqrt(600))
     assert float(q.entropy()) <= float(both.entropy()) <= float(q.entropy()) + sym.log_order + 1e-9
 
@@ -75,10 +75,10 @@ def test_entropy_is_minus_the_mean_log_density() -> None:
 def test_push_by_a_permutation_is_the_same_distribution() -> None:
     _, q, sym = posterior("mlp:2-4-1", 0.5)
     both = coset.Symmetrized(q, sym)
-    moved = sym.act(sym.random(torch.Generator().manual_seed(4)), both)
+    shifted = sym.act(sym.random(torch.Generator().manual_seed(4)), both)
     state = states.unstack(q.sample(1, torch.Generator().manual_seed(1)))[0]
-    assert float(moved.log_prob(state)) == pytest.approx(float(both.log_prob(state)), abs=1e-9)
-    assert states.allclose(moved.mean, both.mean)
+    assert float(shifted.log_prob(state)) == pytest.approx(float(both.log_prob(state)), abs=1e-9)
+    assert states.allclose(shifted.mean, both.mean)
 
 
 def test_predictions_are_those_of_q() -> None:

@@ -31,8 +31,8 @@ def make(kind: str, seed: int) -> Solution:
     generator = torch.Generator().manual_seed(seed)
 
     def point() -> dict[str, Tensor]:
-        drawn = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()}
-        return {**drawn, "n": torch.tensor(0)}
+        tensors = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in SHAPES.items()}
+        return {**tensors, "n": torch.tensor(0)}
 
     mean = point()
     if kind == "dirac":
@@ -142,17 +142,17 @@ def test_in_two_dimensions_samples_are_matched(generator: torch.Generator) -> No
     assert np.linalg.norm(root(a.covariance.numpy()) - root(b.covariance.numpy())) > 1.2 * coset.wasserstein(a, b)
     for t in (0.3, 0.7):
         between = (1 - t) * x[:, rows] + t * y[:, columns]
-        found = coset.geodesic(a, b)(t)
-        assert isinstance(found, coset.FullGaussian)
-        assert np.allclose(np.cov(between, bias=True), found.covariance, atol=0.15)
+        result = coset.geodesic(a, b)(t)
+        assert isinstance(result, coset.FullGaussian)
+        assert np.allclose(np.cov(between, bias=True), result.covariance, atol=0.15)
 
 
 def discrete(x: np.ndarray, y: np.ndarray) -> float:
     """W2 of equal weights on the rows of x [n, d] and y [m, d], by the linear program of transport."""
     cost, (n, m) = ((x[:, None] - y[None]) ** 2).sum(-1), (len(x), len(y))
     marginals = np.concatenate([np.kron(np.eye(n), np.ones(m)), np.kron(np.ones(n), np.eye(m))])
-    found = linprog(cost.ravel(), A_eq=marginals, b_eq=np.repeat([1 / n, 1 / m], [n, m]), method="highs")
-    return math.sqrt(found.fun)
+    result = linprog(cost.ravel(), A_eq=marginals, b_eq=np.repeat([1 / n, 1 / m], [n, m]), method="highs")
+    return math.sqrt(result.fun)
 
 
 @laws
@@ -170,8 +170,8 @@ def test_the_distance_of_ensembles_is_that_of_a_linear_program(seed: int) -> Non
 def test_a_point_and_a_mixture_have_one_coupling(generator: torch.Generator) -> None:
     mixture = coset.Mixture([make("full", 1), make("gaussian", 2), make("ensemble", 3)], [1, 2, 3])
     point = make("dirac", 4)
-    drawn = mixture.sample(20_000, generator)
-    squares = sum((drawn[name] - point.mean[name]).square().flatten(1).sum(1) for name in SHAPES)
+    tensors = mixture.sample(20_000, generator)
+    squares = sum((tensors[name] - point.mean[name]).square().flatten(1).sum(1) for name in SHAPES)
     assert isinstance(squares, Tensor)
     assert coset.wasserstein(point, mixture).item() == pytest.approx(squares.mean().sqrt().item(), rel=0.02)
     assert coset.wasserstein(mixture, point) == coset.wasserstein(point, mixture)
@@ -217,8 +217,8 @@ def test_diagonal_covariances_go_the_diagonal_way(seed: int, t: float) -> None:
     a, b = make("gaussian", seed), make("gaussian", seed + 1)
     whole = [coset.FullGaussian(q.mean, torch.from_numpy(moments(q)[1]), ["w", "b"]) for q in (a, b)]
     for path in (coset.geodesic(*whole), coset.geodesic(a, whole[1]), coset.geodesic(whole[0], b)):
-        found, expected = moments(path(t)), moments(coset.geodesic(a, b)(t))
-        assert np.allclose(found[0], expected[0]) and np.allclose(found[1], expected[1])
+        result, expected = moments(path(t)), moments(coset.geodesic(a, b)(t))
+        assert np.allclose(result[0], expected[0]) and np.allclose(result[1], expected[1])
 
 
 def test_members_go_to_their_partners() -> None:

@@ -77,7 +77,7 @@ def graph(name: str, batch: int = 2, width: int | None = None, seed: int = 0) ->
     return neural_graph(population(name, batch, width, seed), symmetry(name, width))
 
 
-def permuted(given: NeuralGraph, element: Element) -> NeuralGraph:
+def permuted(original: NeuralGraph, element: Element) -> NeuralGraph:
     """The graph with nodes and edges moved as a batch of elements says, by plain indexing."""
 
     def rows(x: Tensor, layer: str) -> Tensor:
@@ -86,12 +86,12 @@ def permuted(given: NeuralGraph, element: Element) -> NeuralGraph:
         return torch.stack([one[p] for one, p in zip(x, element[layer], strict=True)])
 
     def edge(name: str) -> Tensor:
-        block = given.wiring.blocks[name]
-        return rows(rows(given.edges[name], block.source).transpose(1, 2), block.target).transpose(1, 2)
+        block = original.wiring.blocks[name]
+        return rows(rows(original.edges[name], block.source).transpose(1, 2), block.target).transpose(1, 2)
 
-    return given.with_values(
-        {layer: rows(x, layer) for layer, x in given.nodes.items()}, {name: edge(name) for name in given.edges}
-    ).with_probes({layer: rows(x, layer) for layer, x in given.probes.items()})
+    return original.with_values(
+        {layer: rows(x, layer) for layer, x in original.nodes.items()}, {name: edge(name) for name in original.edges}
+    ).with_probes({layer: rows(x, layer) for layer, x in original.probes.items()})
 
 
 def distance(a: NeuralGraph, b: NeuralGraph) -> float:

@@ -76,8 +76,8 @@ def apart(a: State, b: State) -> float:
 
 def output(model: nn.Module, state: State, args: tuple[Any, ...]) -> Tensor:
     with torch.no_grad():
-        found: Tensor = states.call(model, state, args)
-    return found
+        result: Tensor = states.call(model, state, args)
+    return result
 
 
 @pytest.mark.parametrize("name", NETS)
@@ -85,15 +85,15 @@ def test_one_form_for_each_orbit(name: str) -> None:
     model, args, sym = network(name)
     for seed in range(3):
         given = weights(model, seed)
-        found = coset.canonicalize(given, sym)
-        before, after = output(model, given, args), output(model, found.state, args)
+        result = coset.canonicalize(given, sym)
+        before, after = output(model, given, args), output(model, result.state, args)
         assert torch.allclose(after, before, rtol=1e-9, atol=1e-9 * float(before.abs().max()))
-        assert apart(sym.act(found.element, given), found.state) < 1e-14
-        assert apart(sym.act(found.element.inverse(), found.state), given) < 1e-12
-        assert apart(coset.canonicalize(found.state, sym).state, found.state) < 1e-12
-        moved = sym.act(sym.random(torch.Generator().manual_seed(seed + 9), scalings=True), given)
-        assert apart(moved, given) > 0.1
-        assert apart(coset.canonicalize(moved, sym).state, found.state) < 1e-12
+        assert apart(sym.act(result.element, given), result.state) < 1e-14
+        assert apart(sym.act(result.element.inverse(), result.state), given) < 1e-12
+        assert apart(coset.canonicalize(result.state, sym).state, result.state) < 1e-12
+        image = sym.act(sym.random(torch.Generator().manual_seed(seed + 9), scalings=True), given)
+        assert apart(image, given) > 0.1
+        assert apart(coset.canonicalize(image, sym).state, result.state) < 1e-12
 
 
 @law
@@ -101,20 +101,20 @@ def test_one_form_for_each_orbit(name: str) -> None:
 def test_any_weights_and_any_element(name: str, first: int, second: int) -> None:
     model, args, sym = network(name)
     given = weights(model, first)
-    moved = sym.act(sym.random(torch.Generator().manual_seed(second), scalings=True), given)
-    found, again = coset.canonicalize(given, sym), coset.canonicalize(moved, sym)
-    assert apart(again.state, found.state) < 1e-12
-    assert torch.allclose(output(model, found.state, args), output(model, given, args), rtol=1e-9, atol=1e-12)
+    image = sym.act(sym.random(torch.Generator().manual_seed(second), scalings=True), given)
+    result, again = coset.canonicalize(given, sym), coset.canonicalize(image, sym)
+    assert apart(again.state, result.state) < 1e-12
+    assert torch.allclose(output(model, result.state, args), output(model, given, args), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["relu", "tanh", "cnn", "resnet bn", "vit"])
 def test_a_population_is_its_members(name: str) -> None:
     model, _, sym = network(name)
     members = [weights(model, seed) for seed in range(3)]
-    found = coset.canonicalize(states.stack(members), sym)
-    for k, one in enumerate(states.unstack(found.state)):
+    result = coset.canonicalize(states.stack(members), sym)
+    for k, one in enumerate(states.unstack(result.state)):
         assert apart(one, coset.canonicalize(members[k], sym).state) < 1e-14
-    assert apart(sym.act(found.element.inverse(), found.state), states.stack(members)) < 1e-12
+    assert apart(sym.act(result.element.inverse(), result.state), states.stack(members)) < 1e-12
 
 
 def test_relu_units_have_unit_norm_by_hand() -> None:
@@ -128,22 +128,22 @@ def test_relu_units_have_unit_norm_by_hand() -> None:
     # Biases differ, so they alone give the order.
     p, q = b0.argsort(), b1.argsort()
     expected = [w0[p], b0[p], w1[q][:, p], b1[q], w2[:, q], b2]
-    found = coset.canonicalize(a, sym).state
-    for x, y in zip(found.values(), expected, strict=True):
+    result = coset.canonicalize(a, sym).state
+    for x, y in zip(result.values(), expected, strict=True):
         assert torch.allclose(x, y, rtol=1e-12)
 
 
 def test_batch_norm_by_hand() -> None:
     """Filters of norm one, variances one, (weight, bias) of norm one."""
     model, _, sym = network("resnet bn")
-    found = coset.canonicalize(weights(model, 0), sym).state
-    filters = [name for name in found if "conv" in name and name.endswith("weight")]
+    result = coset.canonicalize(weights(model, 0), sym).state
+    filters = [name for name in result if "conv" in name and name.endswith("weight")]
     assert len(filters) == 6
     for name in ["stem.weight", *filters]:
-        assert torch.allclose(found[name].flatten(1).norm(dim=1), torch.ones(len(found[name]), dtype=torch.float64))
-    for name in [name for name in found if name.endswith("running_var")]:
-        assert torch.allclose(found[name], torch.ones_like(found[name]) - 1e-5)
-    inner = torch.stack([found["stages.0.0.norm1.weight"], found["stages.0.0.norm1.bias"]])
+        assert torch.allclose(result[name].flatten(1).norm(dim=1), torch.ones(len(result[name]), dtype=torch.float64))
+    for name in [name for name in result if name.endswith("running_var")]:
+        assert torch.allclose(result[name], torch.ones_like(result[name]) - 1e-5)
+    inner = torch.stack([result["stages.0.0.norm1.weight"], result["stages.0.0.norm1.bias"]])
     assert torch.allclose(inner.norm(dim=0), torch.ones(4, dtype=torch.float64))
 
 
@@ -152,16 +152,16 @@ def test_streams_are_fixed_at_their_start() -> None:
     model, args, sym = network("residual")
     a = weights(model, 0)
     a["one.weight"] *= 30
-    found = coset.canonicalize(a, sym)
-    assert torch.allclose(found.state["stem.weight"].norm(dim=1), torch.ones(6, dtype=torch.float64))
-    assert torch.allclose(output(model, found.state, args), output(model, a, args), rtol=1e-9)
+    result = coset.canonicalize(a, sym)
+    assert torch.allclose(result.state["stem.weight"].norm(dim=1), torch.ones(6, dtype=torch.float64))
+    assert torch.allclose(output(model, result.state, args), output(model, a, args), rtol=1e-9)
 
 
 def test_signs_by_hand() -> None:
     model, _, sym = network("tanh")
-    found = coset.canonicalize(weights(model, 0), sym).state
-    assert (found["layers.0.weight"].pow(3).sum(1) > 0).all()
-    assert (found["layers.1.weight"].pow(3).sum(1) > 0).all()
+    result = coset.canonicalize(weights(model, 0), sym).state
+    assert (result["layers.0.weight"].pow(3).sum(1) > 0).all()
+    assert (result["layers.1.weight"].pow(3).sum(1) > 0).all()
 
 
 def test_balanced_weights_leave_the_sign_to_the_next() -> None:
@@ -170,8 +170,8 @@ def test_balanced_weights_leave_the_sign_to_the_next() -> None:
     a = coset.canonicalize(weights(model, 0), sym).state
     a["layers.1.weight"][2] = torch.tensor([0.1, 0.2, 0.7, -0.1, -0.2, -0.7])
     for seed in range(8):
-        moved = sym.act(sym.random(torch.Generator().manual_seed(seed), scalings=True), a)
-        assert apart(coset.canonicalize(moved, sym).state, coset.canonicalize(a, sym).state) < 1e-12
+        image = sym.act(sym.random(torch.Generator().manual_seed(seed), scalings=True), a)
+        assert apart(coset.canonicalize(image, sym).state, coset.canonicalize(a, sym).state) < 1e-12
 
 
 def test_equal_and_dead_units_do_no_harm() -> None:
@@ -181,13 +181,13 @@ def test_equal_and_dead_units_do_no_harm() -> None:
     a["layers.0.bias"].zero_()
     a["layers.0.weight"][1], a["layers.1.weight"][:, 1] = a["layers.0.weight"][4], a["layers.1.weight"][:, 4]
     a["layers.0.weight"][2] = 0.0
-    found = coset.canonicalize(a, sym)
-    norms = found.state["layers.0.weight"].norm(dim=1)
+    result = coset.canonicalize(a, sym)
+    norms = result.state["layers.0.weight"].norm(dim=1)
     assert torch.allclose(norms.sort().values, torch.tensor([0.0, 1, 1, 1, 1, 1], dtype=torch.float64))
-    assert torch.allclose(output(model, found.state, args), output(model, a, args), rtol=1e-9)
+    assert torch.allclose(output(model, result.state, args), output(model, a, args), rtol=1e-9)
     for p in itertools.islice(itertools.permutations(range(6)), 0, 720, 60):
-        moved = sym.act(sym.element({"layers.0": torch.tensor(p)}), a)
-        assert apart(coset.canonicalize(moved, sym).state, found.state) < 1e-12
+        image = sym.act(sym.element({"layers.0": torch.tensor(p)}), a)
+        assert apart(coset.canonicalize(image, sym).state, result.state) < 1e-12
 
 
 def test_factors_do_not_part_equal_keys() -> None:
@@ -197,8 +197,8 @@ def test_factors_do_not_part_equal_keys() -> None:
     norms = a["layers.0.weight"].norm(dim=1)
     a["layers.0.bias"] = 0.3 * norms
     for seed in range(4):
-        moved = sym.act(sym.random(torch.Generator().manual_seed(seed), scalings=True), a)
-        assert apart(coset.canonicalize(moved, sym).state, coset.canonicalize(a, sym).state) < 1e-12
+        image = sym.act(sym.random(torch.Generator().manual_seed(seed), scalings=True), a)
+        assert apart(coset.canonicalize(image, sym).state, coset.canonicalize(a, sym).state) < 1e-12
 
 
 @pytest.mark.parametrize("method", ["auto", "weights", "activations"])
@@ -206,11 +206,11 @@ def test_a_reference_gives_the_order(method: str) -> None:
     model, args, sym = network("relu")
     inputs = torch.randn(200, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     reference, data = weights(model, 0), (inputs, torch.zeros(200, dtype=torch.long))
-    moved = sym.act(sym.random(torch.Generator().manual_seed(1), scalings=True), reference)
-    found = coset.canonicalize(moved, sym, reference, method, model=model, data=data)
-    assert torch.allclose(output(model, found.state, args), output(model, moved, args), rtol=1e-9)
+    image = sym.act(sym.random(torch.Generator().manual_seed(1), scalings=True), reference)
+    result = coset.canonicalize(image, sym, reference, method, model=model, data=data)
+    assert torch.allclose(output(model, result.state, args), output(model, image, args), rtol=1e-9)
     itself = coset.canonicalize(reference, sym, reference, method, model=model, data=data)
-    assert apart(found.state, itself.state) < 1e-12
+    assert apart(result.state, itself.state) < 1e-12
     order = itself.element["layers.0"]
     assert torch.equal(order, torch.arange(6))
 
@@ -220,19 +220,19 @@ def test_a_reference_gives_the_order_of_a_population() -> None:
     reference = weights(model, 0)
     near = [{name: x + 1e-3 * torch.randn_like(x) for name, x in reference.items()} for _ in range(4)]
     element = sym.random(torch.Generator().manual_seed(2), batch=4, scalings=True)
-    found = coset.canonicalize(sym.act(element, states.stack(near)), sym, reference)
+    result = coset.canonicalize(sym.act(element, states.stack(near)), sym, reference)
     target = coset.canonicalize(reference, sym, reference).state
-    for one in states.unstack(found.state):
+    for one in states.unstack(result.state):
         assert apart(one, target) < 0.02
 
 
 def test_float32() -> None:
     model, _, sym = network("cnn")
     a = states.to(weights(model, 0), dtype=torch.float32)
-    moved = sym.act(sym.random(torch.Generator().manual_seed(1), scalings=True), a)
-    found = coset.canonicalize(moved, sym)
-    assert all(x.dtype == torch.float32 for x in found.state.values())
-    assert apart(found.state, coset.canonicalize(a, sym).state) < 1e-5
+    image = sym.act(sym.random(torch.Generator().manual_seed(1), scalings=True), a)
+    result = coset.canonicalize(image, sym)
+    assert all(x.dtype == torch.float32 for x in result.state.values())
+    assert apart(result.state, coset.canonicalize(a, sym).state) < 1e-5
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -240,10 +240,10 @@ def test_few_bits_do_not_make_units_equal(dtype: torch.dtype) -> None:
     model = zoo.MLP([16, 32, 32, 10], "gelu")
     sym = coset.symmetry(model, (torch.randn(3, 16),))
     a = states.to(states.of(model), dtype=dtype)
-    found = coset.canonicalize(a, sym).state
+    result = coset.canonicalize(a, sym).state
     for k in range(3):
-        moved = coset.canonicalize(sym.act(sym.random(torch.Generator().manual_seed(k)), a), sym).state
-        assert all(torch.equal(moved[name], found[name]) for name in found)
+        image = coset.canonicalize(sym.act(sym.random(torch.Generator().manual_seed(k)), a), sym).state
+        assert all(torch.equal(image[name], result[name]) for name in result)
 
 
 @pytest.mark.parametrize(
@@ -263,12 +263,12 @@ def test_units_with_tiny_weights_stay_finite(dtype: torch.dtype, scale: float, b
     a = states.to(weights(model, 0), dtype=dtype)
     a["layers.0.weight"][1] *= scale
     a["layers.0.bias"][1] = bias
-    found = coset.canonicalize(a, sym).state
-    before, after = (output(model, states.to(x, dtype=torch.float64), args) for x in (a, found))
+    result = coset.canonicalize(a, sym).state
+    before, after = (output(model, states.to(x, dtype=torch.float64), args) for x in (a, result))
     assert torch.allclose(after, before, rtol=0, atol=20 * torch.finfo(dtype).eps * float(before.abs().max()))
     plain = states.to(weights(model, 1), dtype=dtype)
     pair = coset.canonicalize(states.stack([a, plain]), sym).state
-    assert all(torch.equal(pair[name][0], found[name]) for name in found)
+    assert all(torch.equal(pair[name][0], result[name]) for name in result)
 
 
 def test_the_norm_of_tiny_weights_is_found_without_their_squares() -> None:
@@ -284,16 +284,16 @@ def test_in_few_bits_the_form_is_its_own_and_on_the_manifold(name: str, dtype: t
     model, _, sym = network(name)
     for seed in range(3):
         a = states.to(weights(model, seed), dtype=dtype)
-        found = coset.canonicalize(a, sym).state
-        again = coset.canonicalize(found, sym).state
-        assert all(torch.equal(again[key], found[key]) for key in found)
-        coset.manifold(sym, a).coordinates(found)
+        result = coset.canonicalize(a, sym).state
+        again = coset.canonicalize(result, sym).state
+        assert all(torch.equal(again[key], result[key]) for key in result)
+        coset.manifold(sym, a).coordinates(result)
 
 
 def test_conditions_of_an_mlp() -> None:
     _, _, sym = network("relu")
-    found = scale_conditions(sym, "scaling", list(sym.axes))
-    assert [(c.units, [s.tensor for s in c.slots], c.power) for c in found] == [
+    result = scale_conditions(sym, "scaling", list(sym.axes))
+    assert [(c.units, [s.tensor for s in c.slots], c.power) for c in result] == [
         ("layers.0", ["layers.0.weight"], 1.0),
         ("layers.1", ["layers.1.weight"], 1.0),
     ]
@@ -309,8 +309,8 @@ def test_what_cannot_be_fixed_is_named() -> None:
     with pytest.raises(coset.SymmetryError, match="'columns', 'rows'"):
         coset.canonicalize(state, sym)
     plain = dataclasses.replace(sym, scalings=())
-    moved = sym.act(plain.random(torch.Generator().manual_seed(1)), state)
-    assert apart(coset.canonicalize(moved, plain).state, coset.canonicalize(state, plain).state) == 0
+    image = sym.act(plain.random(torch.Generator().manual_seed(1)), state)
+    assert apart(coset.canonicalize(image, plain).state, coset.canonicalize(state, plain).state) == 0
 
 
 def test_refusals() -> None:
@@ -359,15 +359,15 @@ def test_tied_tensors_must_be_equal() -> None:
     a = states.of(model)
     copied = {name: x.clone() for name, x in a.items()}
     m = coset.manifold(sym, a)
-    found = coset.canonicalize(copied, sym).state
-    assert torch.equal(m.coordinates(found), m.coordinates(coset.canonicalize(a, sym).state))
+    result = coset.canonicalize(copied, sym).state
+    assert torch.equal(m.coordinates(result), m.coordinates(coset.canonicalize(a, sym).state))
     for use in (
         lambda state: coset.canonicalize(state, sym),
         lambda state: coset.neural_graph(state, sym),
         m.coordinates,
     ):
         with pytest.raises(coset.StateError, match=r"'b\.weight' and 'c\.weight' in the state are tied"):
-            use({**found, "c.weight": found["c.weight"] + 1})
+            use({**result, "c.weight": result["c.weight"] + 1})
 
 
 @pytest.mark.slow
@@ -388,14 +388,14 @@ def test_every_family_of_nets() -> None:
         model, args, sym = infer(model, args)
         given = states.of(model)
         try:
-            found = coset.canonicalize(given, sym)
+            result = coset.canonicalize(given, sym)
         except coset.SymmetryError:
             refused.add(family.name)
             continue
-        moved = sym.act(sym.random(torch.Generator().manual_seed(3), scalings=True), given)
-        assert deviation(model, args, found.state) < 1e-9, family.name
-        assert apart(coset.canonicalize(moved, sym).state, found.state) < 1e-9, family.name
-        assert apart(sym.act(found.element.inverse(), found.state), given) < 1e-9, family.name
+        image = sym.act(sym.random(torch.Generator().manual_seed(3), scalings=True), given)
+        assert deviation(model, args, result.state) < 1e-9, family.name
+        assert apart(coset.canonicalize(image, sym).state, result.state) < 1e-9, family.name
+        assert apart(sym.act(result.element.inverse(), result.state), given) < 1e-9, family.name
     rotated = {
         "gpt_rope_gqa_swiglu",
         "llama_pairs",

@@ -96,8 +96,8 @@ def _row(parts: object, k: int) -> dict[str, Tensor]:
 def test_permuting_the_state_permutes_nodes_and_edges(name: str, seed: int) -> None:
     sym, p = symmetry(name), population(name, 2, seed=seed)
     element = sym.random(torch.Generator().manual_seed(seed), batch=2)
-    moved = neural_graph(sym.act(element, p), sym)
-    assert distance(moved, permuted(neural_graph(p, sym), element)) == 0
+    image = neural_graph(sym.act(element, p), sym)
+    assert distance(image, permuted(neural_graph(p, sym), element)) == 0
 
 
 ODD = ["gram_units", "outer_product", "tied_autoencoder", "glu", "batch_norm_inputs", "every_other_unit"]
@@ -175,7 +175,7 @@ def test_tied_names_are_one_tensor() -> None:
 def by_hand() -> Symmetry:
     """Units before positions on one axis, and a set that is called as the outputs of a module would be."""
     sets = {name: IndexSet(name, size) for name, size in (("a", 2), ("b", 3), ("c.outputs", 3))}
-    units = {name: Units(name, known.size) for name, known in sets.items()}
+    units = {name: Units(name, index_set.size) for name, index_set in sets.items()}
     axes = {"w": (Product((units["a"], Fixed(4))), units["b"]), "c.weight": (Fixed(3), units["c.outputs"])}
     return Symmetry(sets, axes)
 
@@ -220,5 +220,5 @@ def test_there_and_back_is_one_graph_for_the_compiler(name: str) -> None:
     def back(given: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         return neural_graph(given, wiring).state(given)
 
-    found = torch.compile(back, backend="eager", fullgraph=True)(p)
-    assert all(x.equal(p[key]) for key, x in found.items())
+    result = torch.compile(back, backend="eager", fullgraph=True)(p)
+    assert all(x.equal(p[key]) for key, x in result.items())

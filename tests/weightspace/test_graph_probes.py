@@ -19,10 +19,10 @@ def test_probes_are_activations() -> None:
     model(x)
     for hook in hooks:
         hook.remove()
-    found = probes(model, states.of(model), symmetry("mlp:5-6-4-3"), x)
-    assert list(found) == ["layers.0", "layers.1"]
-    for seen, values in zip(caught, found.values(), strict=True):
-        torch.testing.assert_close(values, seen.detach().T[None])
+    result = probes(model, states.of(model), symmetry("mlp:5-6-4-3"), x)
+    assert list(result) == ["layers.0", "layers.1"]
+    for records, values in zip(caught, result.values(), strict=True):
+        torch.testing.assert_close(values, records.detach().T[None])
 
 
 def test_positions_are_averaged_and_populations_go_one_by_one() -> None:
@@ -31,11 +31,11 @@ def test_positions_are_averaged_and_populations_go_one_by_one() -> None:
     model = model.eval()
     other, _ = make("conv")
     a, b = states.of(model), states.of(other)
-    found = probes(model, states.stack([a, b]), symmetry("conv"), x)
-    assert {name: tuple(v.shape) for name, v in found.items()} == {"a": (2, 5, 3), "b": (2, 4, 3)}
+    result = probes(model, states.stack([a, b]), symmetry("conv"), x)
+    assert {name: tuple(v.shape) for name, v in result.items()} == {"a": (2, 5, 3), "b": (2, 4, 3)}
     hidden = torch.relu(model.get_submodule("norm")(model.get_submodule("a")(x)))
-    torch.testing.assert_close(found["a"][0], hidden.mean((2, 3)).T)
-    torch.testing.assert_close(found["b"][1], probes(model, b, symmetry("conv"), x)["b"][0])
+    torch.testing.assert_close(result["a"][0], hidden.mean((2, 3)).T)
+    torch.testing.assert_close(result["b"][1], probes(model, b, symmetry("conv"), x)["b"][0])
 
 
 def test_probes_move_with_the_units() -> None:
@@ -44,7 +44,7 @@ def test_probes_move_with_the_units() -> None:
         model, (x,) = make(name)
         sym, s = symmetry(name), states.of(model)
         element = sym.random(torch.Generator().manual_seed(0))
-        plain, moved = probes(model, s, sym, x), probes(model, sym.act(element, s), sym, x)
+        plain, image = probes(model, s, sym, x), probes(model, sym.act(element, s), sym, x)
         assert plain.keys() == {group.name for group in sym.groups}
         for units, values in plain.items():
-            torch.testing.assert_close(moved[units], values[:, element[units]])
+            torch.testing.assert_close(image[units], values[:, element[units]])

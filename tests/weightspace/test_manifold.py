@@ -41,13 +41,13 @@ def network(name: str) -> tuple[coset.Symmetry, State]:
     make, shape = NETS[name]
     model = make().double().eval()
     sym = coset.symmetry(model, (torch.randn(shape, dtype=torch.float64),), verify=False)
-    drawn = [generic(states.of(model), torch.Generator().manual_seed(k)) for k in range(3)]
-    return sym, coset.canonicalize(states.stack(drawn), sym).state
+    samples = [generic(states.of(model), torch.Generator().manual_seed(k)) for k in range(3)]
+    return sym, coset.canonicalize(states.stack(samples), sym).state
 
 
 def points(m: Manifold, seed: int, n: int) -> tuple[Tensor, ...]:
-    drawn = m.random(n, torch.Generator().manual_seed(seed), dtype=torch.float64)
-    return tuple(drawn)
+    samples = m.random(n, torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return tuple(samples)
 
 
 def small(polar: bool = False) -> Manifold:
@@ -133,21 +133,21 @@ def test_changes_of_tensors_are_those_of_coordinates() -> None:
     m = coset.manifold(sym, one)
     x, v = m.coordinates(population), torch.randn(3, m.size, dtype=torch.float64)
     chart, single = m.chart, one | {"constant": torch.ones(2)}
-    moved, before, after = chart.change(v, single), chart.state(x, single), chart.state(x + v, single)
-    assert moved.keys() == single.keys() and not moved["constant"].any() and moved["constant"].shape == (3, 2)
+    image, before, after = chart.change(v, single), chart.state(x, single), chart.state(x + v, single)
+    assert image.keys() == single.keys() and not image["constant"].any() and image["constant"].shape == (3, 2)
     for name, y in before.items():
-        assert torch.allclose(after[name].double() - y.double(), moved[name].double(), atol=1e-12), name
-    assert torch.equal(chart.velocity(moved), v)
+        assert torch.allclose(after[name].double() - y.double(), image[name].double(), atol=1e-12), name
+    assert torch.equal(chart.velocity(image), v)
 
 
 def test_the_sign_of_a_single_weight_is_kept() -> None:
     model = zoo.MLP([1, 4, 2], bias=False).double()
     sym = coset.symmetry(model, (torch.randn(3, 1, dtype=torch.float64),), verify=False)
     given = generic(states.of(model), torch.Generator().manual_seed(0))
-    found = coset.canonicalize(given, sym).state
+    result = coset.canonicalize(given, sym).state
     m = coset.manifold(sym, given)
-    like = {name: 3 * x for name, x in found.items()}
-    assert states.allclose(m.state(m.coordinates(found), like), found, rtol=1e-12)
+    like = {name: 3 * x for name, x in result.items()}
+    assert states.allclose(m.state(m.coordinates(result), like), result, rtol=1e-12)
     with pytest.raises(coset.StateError, match=r"'layers\.0\.weight' is -?3 instead of 1 or -1"):
         m.coordinates(like)
 
@@ -168,13 +168,13 @@ def test_offsets_are_part_of_a_direction() -> None:
         "members": [["s", 0, 2.0, 0.5, 0], ["t", 0, 2.0, 0.5, 0], ["v", 1, -1.0]]}}}"""
     )
     given = {"s": torch.rand(3).double(), "t": torch.rand(3).double(), "v": torch.randn(2, 3).double()}
-    found = coset.canonicalize(given, sym).state
+    result = coset.canonicalize(given, sym).state
     m = coset.manifold(sym)
-    x = m.coordinates(found)
-    pair = torch.stack([found["s"] + 0.5, found["t"] + 0.5], 1)
+    x = m.coordinates(result)
+    pair = torch.stack([result["s"] + 0.5, result["t"] + 0.5], 1)
     assert torch.allclose(x[:6].reshape(3, 2), pair)
     assert torch.allclose(pair.norm(dim=1), torch.ones(3).double())
-    assert states.allclose(m.state(x, given), found, rtol=1e-14)
+    assert states.allclose(m.state(x, given), result, rtol=1e-14)
 
 
 def test_refusals() -> None:
@@ -218,8 +218,8 @@ def test_geometry_of_the_product(seed: int, polar: bool) -> None:
     noise = torch.randn(2, m.size, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     a, b = m.tangent(x, noise[0]), m.tangent(x, noise[1])
     assert torch.allclose(m.tangent(x, a), a, atol=1e-12)
-    moved = m.transport(x, y, a), m.transport(x, y, b)
-    assert float(m.inner(y, *moved)) == pytest.approx(float(m.inner(x, a, b)), abs=1e-9)
+    image = m.transport(x, y, a), m.transport(x, y, b)
+    assert float(m.inner(y, *image)) == pytest.approx(float(m.inner(x, a, b)), abs=1e-9)
     assert torch.allclose(m.transport(x, y, v), -m.log(y, x), atol=1e-9)
     for t in (0.0, 0.3, 1.0):
         assert torch.allclose(m.geodesic(x, y, t), m.exp(x, t * v), atol=1e-10)
@@ -231,8 +231,8 @@ def test_geodesics_in_batches() -> None:
     x, y = m.random(4, dtype=torch.float64), m.random(4, dtype=torch.float64)
     t = torch.tensor([0.0, 0.2, 0.7, 1.0], dtype=torch.float64)
     for function in (m.geodesic, m.velocity):
-        found = function(x, y, t)
-        assert torch.allclose(found, torch.stack([function(x[k], y[k], float(t[k])) for k in range(4)]))
+        result = function(x, y, t)
+        assert torch.allclose(result, torch.stack([function(x[k], y[k], float(t[k])) for k in range(4)]))
         assert function(x[0], y[0], t).shape == (4, m.size)
     step = 1e-6
     speed = (m.geodesic(x, y, t + step) - m.geodesic(x, y, t - step)) / (2 * step)

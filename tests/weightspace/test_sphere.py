@@ -52,9 +52,9 @@ def test_exp_and_log_are_inverse(d: int, angle: float, seed: int) -> None:
 def test_transport_is_isometric_and_keeps_the_geodesic(d: int, angle: float, seed: int) -> None:
     x, y = pair(d, angle, seed)
     u, v = tangents(x, seed + 2), tangents(x, seed + 3)
-    moved = sphere.transport(x, y, u), sphere.transport(x, y, v)
-    assert float((moved[0] * moved[1]).sum()) == pytest.approx(float((u * v).sum()), abs=1e-10)
-    assert abs(float((moved[0] * y).sum())) < 1e-10
+    image = sphere.transport(x, y, u), sphere.transport(x, y, v)
+    assert float((image[0] * image[1]).sum()) == pytest.approx(float((u * v).sum()), abs=1e-10)
+    assert abs(float((image[0] * y).sum())) < 1e-10
     assert torch.allclose(sphere.transport(x, y, sphere.log(x, y)), -sphere.log(y, x), atol=1e-8)
     # The derivative of the transport along the geodesic has no part in the tangent space: it is parallel.
     step = 1e-5
@@ -103,11 +103,11 @@ def exact(x: Tensor, y: Tensor) -> tuple[list[mpmath.mpf], mpmath.mpf]:
 @pytest.mark.parametrize("d", [2, 3, 50])
 def test_float32_keeps_its_digits(d: int, angle: float) -> None:
     x, y = (z.float() for z in pair(d, angle, 7, n=6))
-    found, lengths = sphere.log(x, y), sphere.angle(x, y)
+    result, lengths = sphere.log(x, y), sphere.angle(x, y)
     for k in range(len(x)):
         log, true = exact(x[k], y[k])
         assert abs(float(mpmath.mpf(float(lengths[k])) / true - 1)) < 1e-6
-        error = mpmath.sqrt(mpmath.fsum((mpmath.mpf(float(p)) - q) ** 2 for p, q in zip(found[k], log, strict=True)))
+        error = mpmath.sqrt(mpmath.fsum((mpmath.mpf(float(p)) - q) ** 2 for p, q in zip(result[k], log, strict=True)))
         assert float(error / true) < 1e-6
 
 
@@ -176,8 +176,8 @@ def test_wrapped_gaussians_against_draws(sigma: float) -> None:
     n, d = 40000, 4
     mean, _ = around(d, torch.zeros(1, dtype=torch.float64))
     noise = torch.randn(n, d, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    drawn = sphere.exp(mean, sigma * sphere.tangent(mean, noise))
-    share = float((sphere.angle(mean, drawn) < math.pi / 4).double().mean())
+    samples = sphere.exp(mean, sigma * sphere.tangent(mean, noise))
+    share = float((sphere.angle(mean, samples) < math.pi / 4).double().mean())
     step = math.pi / 4 / 4000
     a = (torch.arange(4000, dtype=torch.float64) + 0.5) * step
     density = sphere.wrapped_log_prob(around(d, a)[1], mean, sigma).exp()
@@ -187,8 +187,8 @@ def test_wrapped_gaussians_against_draws(sigma: float) -> None:
 
 def test_a_narrow_gaussian_is_finite_at_its_mean() -> None:
     x = unit(3, 20).float()
-    found = sphere.wrapped_log_prob(x, x, 1e-2)
-    assert torch.allclose(found, torch.full((3,), -19 * math.log(1e-2 * math.sqrt(2 * math.pi))), rtol=1e-5)
+    result = sphere.wrapped_log_prob(x, x, 1e-2)
+    assert torch.allclose(result, torch.full((3,), -19 * math.log(1e-2 * math.sqrt(2 * math.pi))), rtol=1e-5)
 
 
 @pytest.mark.parametrize(("d", "sigma"), [(784, 0.086), (784, 0.088), (784, 0.3), (3, 0.2), (3, 4.0), (2, 0.5)])

@@ -14,9 +14,9 @@ from coset.weightspace.unit_transformer import EdgeReadout, InnerEdges, TokenLay
 
 def test_a_token_is_incoming_weights_bias_and_outgoing_weights() -> None:
     p = population("mlp:5-6-3", 2)
-    given = neural_graph(p, symmetry("mlp:5-6-3"))
-    layout = TokenLayout(given.wiring)
-    tokens = layout.read(given)
+    graphs = neural_graph(p, symmetry("mlp:5-6-3"))
+    layout = TokenLayout(graphs.wiring)
+    tokens = layout.read(graphs)
     expected = torch.cat(
         [p["layers.0.bias"][..., None], p["layers.0.weight"], p["layers.1.weight"].transpose(1, 2)], -1
     )
@@ -27,10 +27,10 @@ def test_a_token_is_incoming_weights_bias_and_outgoing_weights() -> None:
 
 @pytest.mark.parametrize("name", NETS)
 def test_tokens_hold_all_of_the_graph(name: str) -> None:
-    given = graph(name, 3)
-    layout = TokenLayout(given.wiring)
-    tokens = layout.read(given)
-    assert distance(layout.write(given, tokens), given) == 0
+    graphs = graph(name, 3)
+    layout = TokenLayout(graphs.wiring)
+    tokens = layout.read(graphs)
+    assert distance(layout.write(graphs, tokens), graphs) == 0
     numbers = sum(x[0].numel() for x in [*tokens.units.values(), tokens.rest, *tokens.inner.values()])
     assert numbers == sum(x[0].numel() for x in population(name).values() if x.is_floating_point())
 
@@ -49,13 +49,15 @@ def test_heads_share_the_width() -> None:
 
 @pytest.mark.parametrize(("edge_width", "each"), [(2, 3), (4, 1), (8, 1)])
 def test_inner_edges_by_loops(edge_width: int, each: int) -> None:
-    given = graph("mlp:5-6-4-4-3")
+    graphs = graph("mlp:5-6-4-4-3")
     mix = shaken(InnerEdges(6, edge_width)).double()
     assert isinstance(mix, InnerEdges)
-    inner = TokenLayout(given.wiring).inner
+    inner = TokenLayout(graphs.wiring).inner
     torch.manual_seed(0)
-    tokens = {x.name: torch.randn(1, x.size, 6, dtype=torch.float64) for x in given.wiring.layers.values() if x.movable}
-    edges = {name: torch.randn(1, *given.edges[name].shape[1:3], edge_width, dtype=torch.float64) for name in inner}
+    tokens = {
+        x.name: torch.randn(1, x.size, 6, dtype=torch.float64) for x in graphs.wiring.layers.values() if x.movable
+    }
+    edges = {name: torch.randn(1, *graphs.edges[name].shape[1:3], edge_width, dtype=torch.float64) for name in inner}
     heard, updated = mix(tokens, edges, inner)
     n = {name: mix.norm(x)[0] for name, x in tokens.items()}
     e = {name: mix.edge_norm(x)[0] for name, x in edges.items()}

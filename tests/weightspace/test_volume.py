@@ -61,24 +61,24 @@ def frame(m: Manifold, x: Tensor) -> Tensor:
     return u[:, s > 0.5].T
 
 
-def check(sym: coset.Symmetry, given: State, polar: bool) -> None:
+def check(sym: coset.Symmetry, network_state: State, polar: bool) -> None:
     """log |det d state / d (orthonormal coordinates at x, log r)|, by differentiation."""
-    found = coset.canonicalize(given, sym)
-    m = coset.manifold(sym, given, polar=polar)
-    x, logs = m.coordinates(found.state), log_scales(m, found.element)
+    result = coset.canonicalize(network_state, sym)
+    m = coset.manifold(sym, network_state, polar=polar)
+    x, logs = m.coordinates(result.state), log_scales(m, result.element)
     basis = frame(m, x)
     sizes = [v.numel() for v in logs.values()]
-    floats = [name for name, t in given.items() if t.is_floating_point()]
+    floats = [name for name, t in network_state.items() if t.is_floating_point()]
 
     def state(z: Tensor) -> Tensor:
         parts = z[len(basis) :].split(sizes)
         factors = {n: part.reshape(logs[n].shape).exp() for n, part in zip(logs, parts, strict=True)}
-        image = sym.act(sym.element(scales=factors), m.state(m.exp(x, z[: len(basis)] @ basis), found.state))
+        image = sym.act(sym.element(scales=factors), m.state(m.exp(x, z[: len(basis)] @ basis), result.state))
         return torch.cat([image[n].flatten() for n in floats])
 
     start = torch.cat([torch.zeros(len(basis), dtype=x.dtype), *(v.flatten() for v in logs.values())])
     # At x the state is the given one with its units in order, but for signs: the factors lead back.
-    ordered = sym.act(sym.element(found.element.permutations), given)
+    ordered = sym.act(sym.element(result.element.permutations), network_state)
     expected = torch.cat([ordered[n].flatten() for n in floats])
     assert torch.allclose(state(start).abs(), expected.abs(), rtol=1e-10, atol=1e-12)
     jacobian = torch.func.jacrev(state)(start)
@@ -90,8 +90,8 @@ def check(sym: coset.Symmetry, given: State, polar: bool) -> None:
 @pytest.mark.parametrize("polar", [False, True])
 @pytest.mark.parametrize("name", NETS)
 def test_against_the_jacobian(name: str, polar: bool) -> None:
-    sym, given = network(name)
-    check(sym, given, polar)
+    sym, network_state = network(name)
+    check(sym, network_state, polar)
 
 
 def test_powers_other_than_one() -> None:
@@ -103,8 +103,10 @@ def test_powers_other_than_one() -> None:
     )
     generator = torch.Generator().manual_seed(0)
     shapes = {"w": (3, 2), "u": (3, 2), "v": (2, 3)}
-    given = {name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()}
-    check(sym, given, polar=False)
+    network_state = {
+        name: torch.randn(shape, generator=generator, dtype=torch.float64) for name, shape in shapes.items()
+    }
+    check(sym, network_state, polar=False)
     m = coset.manifold(sym)
     # Three units, and the conditions on w and u: |det ((2, 1), (0, -3))| = 6.
     assert float(log_volume(m, torch.zeros(m.size), {})) == pytest.approx(3 * math.log(6))
@@ -112,8 +114,8 @@ def test_powers_other_than_one() -> None:
 
 def test_a_relu_unit_by_hand() -> None:
     """3 incoming weights, a bias and 2 outgoing ones: (3 + 1 - 2) log r for each unit."""
-    sym, given = network("two layers")
-    m = coset.manifold(sym, given)
+    sym, network_state = network("two layers")
+    m = coset.manifold(sym, network_state)
     logs = {"layers.0.scaling.0": torch.tensor([[0.3, -0.1], [1.0, 2.0]])}
     assert torch.allclose(log_volume(m, torch.zeros(2, m.size), logs), torch.tensor([0.4, 6.0]))
     assert torch.allclose(log_volume(m, torch.zeros(2, m.size), {}), torch.zeros(2))
@@ -136,10 +138,10 @@ def test_the_marginal_over_the_scale_against_draws() -> None:
     sym = coset.symmetry(model, (torch.zeros(1, 2, dtype=torch.float64),), verify=False)
     n = 40000
     generator = torch.Generator().manual_seed(0)
-    drawn = {k: torch.randn(n, *v.shape, generator=generator, dtype=v.dtype) for k, v in states.of(model).items()}
-    found = coset.canonicalize(drawn, sym)
-    m = coset.manifold(sym, drawn)
-    b, v = found.state["layers.0.bias"][:, 0], found.state["layers.1.weight"][:, 0, 0]
+    samples = {k: torch.randn(n, *v.shape, generator=generator, dtype=v.dtype) for k, v in states.of(model).items()}
+    result = coset.canonicalize(samples, sym)
+    m = coset.manifold(sym, samples)
+    b, v = result.state["layers.0.bias"][:, 0], result.state["layers.1.weight"][:, 0, 0]
     share = float(((b > 0) & (b < 0.5) & (v > -1) & (v < 0.2)).double().mean())
 
     step = 0.05
@@ -147,7 +149,7 @@ def test_the_marginal_over_the_scale_against_draws() -> None:
     grid = [(torch.arange(30, dtype=torch.float64) + 0.5) / 30 * (hi - lo) + lo for lo, hi in ((0, 0.5), (-1, 0.2))]
     at = torch.cartesian_prod(*grid)
     x = torch.zeros(len(at), m.size, dtype=torch.float64)
-    like = {name: t[0] for name, t in drawn.items()}
+    like = {name: t[0] for name, t in samples.items()}
     x[:, :2] = torch.tensor([0.6, 0.8])
     x[:, 2], x[:, 3] = at[:, 0], at[:, 1]
     total = torch.zeros(len(at), dtype=torch.float64)

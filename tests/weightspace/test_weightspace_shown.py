@@ -23,7 +23,7 @@ def networks() -> list[GraphNetwork | UnitTransformer]:
 
 
 @pytest.mark.parametrize(
-    ("shown", "words"),
+    ("view", "words"),
     [
         (coset.canonicalize(MODEL, SYM), "Canonical form of one network"),
         (coset.canonicalize({name: x[None] for name, x in STATE.items()}, SYM), "Canonical form of 1 network"),
@@ -34,11 +34,11 @@ def networks() -> list[GraphNetwork | UnitTransformer]:
         *((net, f"{type(net).__name__} with ") for net in networks()),
     ],
 )
-def test_in_a_few_lines(shown: Shown, words: str) -> None:
-    lines = repr(shown).splitlines()
+def test_in_a_few_lines(view: Shown, words: str) -> None:
+    lines = repr(view).splitlines()
     assert lines[0].startswith(words)
     assert 1 < len(lines) <= LINES and max(map(len, lines)) <= WIDTH
-    assert "<table>" in shown._repr_html_()
+    assert "<table>" in view._repr_html_()
 
 
 def test_a_module_is_a_state() -> None:
@@ -46,12 +46,12 @@ def test_a_module_is_a_state() -> None:
     expected = coset.canonicalize(state, SMALL_SYM)
     space = coset.manifold(SMALL_SYM, like=SMALL)
     x = torch.randn(5, 4)
-    for given in (SMALL, dirac):
-        assert coset.state.allclose(coset.canonicalize(given, SMALL_SYM).state, expected.state)
-        nearest = (coset.canonicalize(q, SMALL_SYM, reference=q).state for q in (given, state))
+    for network in (SMALL, dirac):
+        assert coset.state.allclose(coset.canonicalize(network, SMALL_SYM).state, expected.state)
+        nearest = (coset.canonicalize(q, SMALL_SYM, reference=q).state for q in (network, state))
         assert coset.state.allclose(*nearest)
-        assert coset.state.allclose(coset.neural_graph(given, SMALL_SYM).state(given), state)
+        assert coset.state.allclose(coset.neural_graph(network, SMALL_SYM).state(network), state)
         assert torch.equal(
-            coset.probes(SMALL, given, SMALL_SYM, x)["layers.0"], coset.probes(SMALL, state, SMALL_SYM, x)["layers.0"]
+            coset.probes(SMALL, network, SMALL_SYM, x)["layers.0"], coset.probes(SMALL, state, SMALL_SYM, x)["layers.0"]
         )
-        assert space.state(space.coordinates(expected.state), like=given).keys() == state.keys()
+        assert space.state(space.coordinates(expected.state), like=network).keys() == state.keys()

@@ -66,10 +66,10 @@ def test_channel_layer_norm_equals_numpy(x: torch.Tensor) -> None:
     ],
 )
 def test_kinds(kind: str, norm: type[nn.Module], activation: type[nn.Module], x: torch.Tensor) -> None:
-    made = make_norm(kind, 6)
-    assert type(made) is norm
+    layer = make_norm(kind, 6)
+    assert type(layer) is norm
     assert type(make_activation(kind, 6)) is activation
-    assert made(x).shape == x.shape
+    assert layer(x).shape == x.shape
 
 
 @pytest.mark.parametrize(("channels", "groups"), [(16, 8), (12, 4), (6, 2), (5, 1)])

@@ -92,8 +92,8 @@ def test_same_seed_same_weights(spec: str) -> None:
 @pytest.mark.parametrize("spec", SMALL)
 def test_example_inputs_come_from_the_generator(spec: str) -> None:
     model = build(spec)
-    drawn = [model.example_inputs(4, torch.Generator().manual_seed(5)) for _ in range(2)]
-    assert all(torch.equal(a, b) and len(a) == 4 for a, b in zip(*drawn, strict=True))
+    samples = [model.example_inputs(4, torch.Generator().manual_seed(5)) for _ in range(2)]
+    assert all(torch.equal(a, b) and len(a) == 4 for a, b in zip(*samples, strict=True))
 
 
 @pytest.mark.parametrize(
@@ -113,11 +113,11 @@ def test_gray_images_and_other_class_counts(model: nn.Module, shape: tuple[int, 
 
 def shapes_of(model: nn.Module, modules: nn.Sequential) -> list[tuple[int, ...]]:
     """Shape of each module's output on the model's example input, without the batch dimension."""
-    seen: list[tuple[int, ...]] = []
+    sizes_seen: list[tuple[int, ...]] = []
     for module in modules:
-        module.register_forward_hook(lambda _module, _inputs, output: seen.append(tuple(output.shape[1:])))
+        module.register_forward_hook(lambda _module, _inputs, output: sizes_seen.append(tuple(output.shape[1:])))
     model(*example_input(model))
-    return seen
+    return sizes_seen
 
 
 def test_resnet_stages() -> None:

@@ -78,8 +78,8 @@ def test_arguments_as_dict_and_keywords() -> None:
 
 
 def test_module_factory(factories: str) -> None:
-    made = build("torch.nn:Linear", {"in_features": 3, "out_features": 2})
-    assert isinstance(made, nn.Linear) and made.in_features == 3
+    layer = build("torch.nn:Linear", {"in_features": 3, "out_features": 2})
+    assert isinstance(layer, nn.Linear) and layer.in_features == 3
     assert isinstance(build(f"{factories}:Nets.small"), nn.Identity)
     assert isinstance(build(f"{factories}:linear", spec=1, arguments=2), nn.Linear)
 

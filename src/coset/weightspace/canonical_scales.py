@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from coset.core.state import State
-from coset.symmetries.group import Element, blocks
+from coset.symmetries.group import Element, ScalingKind, blocks
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.scale_conditions import (
     ScaleCondition,
     ScaledWeights,
-    ScalingKind,
     UnitPlace,
     exact_scalings,
     scale_conditions,

@@ -13,16 +13,14 @@ import itertools
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
 from coset.core.errors import SymmetryError
-from coset.symmetries.group import Axis, Block, Scaling, blocks, layout
+from coset.symmetries.group import Axis, Block, Scaling, ScalingKind, blocks, layout
 from coset.symmetries.symmetry import Symmetry
 
-ScalingKind = Literal["scaling", "sign"]
 Vector = tuple[float, ...]  # one number for each scaling of a set of units
 
 
