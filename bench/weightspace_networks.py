@@ -20,7 +20,7 @@ from coset.cli.options import DeviceOption
 from coset.core import state as states
 from coset.weightspace.graph import NeuralGraph, Wiring, neural_graph
 from coset.weightspace.pna import PNA
-from coset.weightspace.relational import RelationalTransformer
+from coset.weightspace.relational_transformer import RelationalTransformer
 from coset.weightspace.unit_transformer import UnitTransformer
 from coset.zoo import build, example_input
 

@@ -209,7 +209,7 @@ from coset.weightspace.manifold import (
 )
 from coset.weightspace.pna import PNA as PNA
 from coset.weightspace.probes import probes as probes
-from coset.weightspace.relational import RelationalTransformer as RelationalTransformer
+from coset.weightspace.relational_transformer import RelationalTransformer as RelationalTransformer
 from coset.weightspace.unit_transformer import UnitTransformer as UnitTransformer
 from coset.weightspace.volume import (
     log_scales as log_scales,

@@ -255,3 +255,12 @@ def test_what_cannot_be_attacked(attack: coset.PGD, inputs: Tensor, targets: Ten
     model = zoo.build("mlp:6-5-3")
     with pytest.raises(DataError, match=message):
         attack.on(model, states.of(model), inputs, targets)
+
+
+def test_an_attack_shows_itself_in_one_line() -> None:
+    attack = coset.PGD(steps=3)
+    assert repr(attack.in_units_of(load("digits"))) == (
+        "PGD(epsilon=0.03137, steps=3, step=0.007843, random_start=True, low=0, high=1, mean=(0.3051), std=(0.3762))"
+    )
+    assert repr(attack.in_units_of(load("breast-cancer"))).endswith("mean=(30 numbers), std=(30 numbers))")
+    assert "PGD(epsilon=" in attack._repr_html_()

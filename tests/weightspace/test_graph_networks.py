@@ -14,7 +14,7 @@ import coset
 from coset.weightspace.graph import NeuralGraph, Wiring, neural_graph
 from coset.weightspace.graph_network import GraphNetwork
 from coset.weightspace.pna import PNA
-from coset.weightspace.relational import RelationalTransformer
+from coset.weightspace.relational_transformer import RelationalTransformer
 from coset.weightspace.unit_transformer import UnitTransformer
 
 Network = GraphNetwork | UnitTransformer

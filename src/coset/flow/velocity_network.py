@@ -15,7 +15,7 @@ from coset.core.errors import CosetError
 from coset.flow.coordinates import Space
 from coset.weightspace.graph import NeuralGraph, Wiring, neural_graph
 from coset.weightspace.pna import PNA
-from coset.weightspace.relational import RelationalTransformer
+from coset.weightspace.relational_transformer import RelationalTransformer
 from coset.weightspace.unit_transformer import UnitTransformer
 
 

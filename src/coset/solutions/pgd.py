@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError, DataError
 from coset.core.functional import evaluating
+from coset.core.show import Shown, Table
 from coset.core.state import StateLike, as_state
 from coset.data import DataSet, Split, Standardization
 from coset.solutions.likelihood import Classification, likelihood_of
@@ -21,8 +22,8 @@ from coset.solutions.predictive import BATCH, seed_from
 ROUNDING = 1e-3  # how far, in raw units, inputs may lie outside their range
 
 
-@dataclass(frozen=True)
-class PGD:
+@dataclass(frozen=True, repr=False)
+class PGD(Shown):
     """Projected gradient ascent in the L-infinity ball around an input x (Madry et al. 2018, Section 2.1):
 
         x_0 = P(x + u),  u ~ U[-epsilon, epsilon]^d;    x_{k+1} = P(x_k + step sign(grad loss(x_k)))
@@ -79,6 +80,14 @@ class PGD:
             raise CosetError(f"PGD: {len(self.mean)} means need as many stds, not {len(self.std)}.")
         if not all(map(math.isfinite, self.mean)) or not all(0 < std < math.inf for std in self.std):
             raise CosetError("PGD: means must be finite, and stds positive and finite.")
+
+    def _shown(self) -> Table:
+        settings = [
+            f"{field.name}={value:.4g}" if isinstance(value, float) else f"{field.name}={_listing(value)}"
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != ()
+        ]
+        return Table(f"PGD({', '.join(settings)})")
 
     def in_units_of(self, dataset: DataSet) -> PGD:
         """The same attack on the standardized inputs of a data set, in its raw units.
@@ -178,6 +187,13 @@ class PGD:
             likelihood.check(outputs(inputs[:2].to(where)), targets)
             batches = Split(inputs, targets).minibatches(batch_size, shuffle=False)
             return torch.cat([attack(x.to(where), y.to(where)).to(inputs.device) for x, y in batches])
+
+
+def _listing(value: object) -> str:
+    """A setting; of more than three numbers how many there are."""
+    if not isinstance(value, tuple):
+        return str(value)
+    return f"({len(value)} numbers)" if len(value) > 3 else f"({', '.join(f'{x:.4g}' for x in value)})"
 
 
 def perturb(

@@ -8,7 +8,7 @@ from graph_cases import distance, graph, shaken
 from torch import Tensor, nn
 
 from coset.weightspace.graph import NeuralGraph
-from coset.weightspace.relational import Attention, Reading, RelationalTransformer
+from coset.weightspace.relational_transformer import Attention, Reading, RelationalTransformer
 
 WIDTH = 7
 
