@@ -11,10 +11,10 @@ from coset import Bezier, Dirac, zoo
 from coset.core import state
 from coset.core.errors import ModelError
 from coset.data import Split
-from coset.paths.connect import Connect, Connecting, ends_of
+from coset.paths.connect import Connect, CurveLearner, ends_of
 from coset.solutions.likelihood import likelihood_of
-from coset.training.loop import Problem
-from coset.training.randomness import Randomness
+from coset.training.loop import MinibatchRun
+from coset.training.network import Randomness, TrainingProblem
 
 CPU = torch.device("cpu")
 SHAPES = {"mlp:6-5-4-3": (6,), "tinyten:classes=3": (3, 16, 16), "resnet20:classes=3,width=0.25": (3, 8, 8)}
@@ -43,13 +43,15 @@ def test_outputs_gradients_and_statistics_are_those_of_learning_a_curve(spec: st
     split, decay = examples(spec), 0.03
     ends = ends_of(Dirac(state.of(first)), Dirac(state.of(last)), first, CPU)
     start = ends.network.flatten(state.of(control)) - ends.mean.mean(0)
-    problem = Problem(ends.network, ends.mean[:1], split, likelihood_of(split.targets), Randomness(0, [(0,)], CPU))
+    problem = TrainingProblem(
+        ends.network, ends.mean[:1], split, likelihood_of(split.targets), Randomness(0, [(0,)], CPU)
+    )
     settings = Connect(epochs=1, batch_size=len(split), weight_decay=decay)
-    run = Connecting(settings, problem, ends, start.view(1, 1, -1))
-    run._times.fill_(t)
+    run = MinibatchRun(problem, settings, CurveLearner(settings, ends, start.view(1, 1, -1)))
+    run.problem.memory["times"].fill_(t)
     ends.network.model.train()
     ours, _, logits = run.objective(split.inputs.unsqueeze(0), split.targets.unsqueeze(0))
-    (expected,) = torch.autograd.grad(ours.sum(), run.deviation)
+    (expected,) = torch.autograd.grad(ours.sum(), run.parameters["mean"])
 
     net = CurveNet([first, control, last]).double().train()
     outputs = net(split.inputs, torch.tensor(t, dtype=torch.float64))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,8 @@ from flow_populations import NET, Run, complaint, report
 import coset
 from coset.cli import run_folder
 from coset.core.errors import CosetError
+from coset.core.resume import Stage
 from coset.populations import chunk, population as population_file
-from coset.training.folder import RowFolder
 
 WORDS = ("flow", "collect", "--model", NET, "--data", "breast-cancer", "--epochs", 1, "--chunk", 4)
 WORK = ("--work", "work", "-o", "nets.safetensors", "--json")
@@ -44,10 +43,10 @@ def kill_at(monkeypatch: pytest.MonkeyPatch, number: int, error: BaseException) 
     """Raise when the networks of a chunk are to be trained, of those that this call trains."""
     epoch, calls = chunk.Chunk.epoch, iter(range(100))
 
-    def stopped(self: chunk.Chunk, after_step: Callable[[], None]) -> torch.Tensor:
+    def stopped(self: chunk.Chunk) -> list[tuple[float, float | None]]:
         if next(calls) == number:
             raise error
-        return epoch(self, after_step)
+        return epoch(self)
 
     monkeypatch.setattr(chunk.Chunk, "epoch", stopped)
 
@@ -171,9 +170,9 @@ def test_chunks_without_any_network_are_of_no_use(
 def test_a_full_disk_for_a_checkpoint_is_an_error_of_the_system(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coset.training.folder.atomic_write", lambda path: nullcontext(Path("/dev/full")))
+    monkeypatch.setattr("coset.core.resume.atomic_write", lambda path: nullcontext(Path("/dev/full")))
     with pytest.raises(OSError, match="No space left"):
-        RowFolder(tmp_path).checkpoint({"run": torch.zeros(10_000)})
+        Stage(tmp_path).save_checkpoint({"run": torch.zeros(10_000)})
 
 
 @pytest.mark.parametrize("name", ["curve.safetensors", "aligned.safetensors", "notes.txt", "deep/er/notes.txt"])

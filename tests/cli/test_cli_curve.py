@@ -163,7 +163,7 @@ def test_a_stopped_search_goes_on(
 ) -> None:
     words = ("--epochs", 3, "--points", 3, "--checkpoint-seconds", 0)
     whole = report(find(run, *words, "--json", out="whole"))
-    log = coset.training.folder.RowFolder.log
+    log = coset.core.resume.Stage.log
 
     def late(self: Any, line: dict[str, Any]) -> None:
         if line["epoch"] == 3:
@@ -171,7 +171,7 @@ def test_a_stopped_search_goes_on(
         log(self, line)
 
     with monkeypatch.context() as patch:
-        patch.setattr("coset.training.folder.RowFolder.log", late)
+        patch.setattr("coset.core.resume.Stage.log", late)
         result = find(run, *words)
     assert result.exit_code == 130 and result.stdout == ""
     assert "stopped: the same command goes on" in result.stderr and "Traceback" not in result.stderr
@@ -206,7 +206,7 @@ def test_pam_goes_on_from_a_permutation_that_moves_nothing(
     pair[0].save(folder / ENDS[1])
     words = ("--no-align", "--pam", "--epochs", 3, "--points", 2, "--set", "pam.epochs=1")
     with monkeypatch.context() as patch:
-        patch.setattr("coset.paths.pam._curve", stopped)
+        patch.setattr("coset.paths.pam._Iterate.better_curve", stopped)
         assert find(run, *words).exit_code == 130
     assert (folder / "search/permutation-1.safetensors").exists()
     assert find(run, *words).exit_code == 0

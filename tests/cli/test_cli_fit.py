@@ -193,7 +193,7 @@ def test_nothing_is_left_of_a_refused_run(run: Run, folder: Path, waves: DataSet
 def test_a_stopped_run_goes_on(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ("--set", "epochs=3", "--replicas", 2, "--checkpoint-seconds", 0)
     whole = report(run("fit", "--model", NET, "--data", "digits", "--method", "vi", "--out", "whole", *words, "--json"))
-    log = coset.training.folder.RowFolder.log
+    log = coset.core.resume.Stage.log
 
     def stopped(self: Any, line: dict[str, Any]) -> None:
         if line["epoch"] == 3:
@@ -201,7 +201,7 @@ def test_a_stopped_run_goes_on(run: Run, folder: Path, monkeypatch: pytest.Monke
         log(self, line)
 
     with monkeypatch.context() as patch:
-        patch.setattr("coset.training.folder.RowFolder.log", stopped)
+        patch.setattr("coset.core.resume.Stage.log", stopped)
         result = fit(run, "vi", *words)
     assert result.exit_code == 130 and result.stdout == ""
     assert "stopped: the same command goes on" in result.stderr and "Traceback" not in result.stderr

@@ -19,9 +19,9 @@ import coset
 from coset import Architecture, data, zoo
 from coset.cli.commands.flow.sample import read_conditions
 from coset.cli.progress import Display, PartsListener, open_display
-from coset.cli.sample_batches import SampleBatches
 from coset.core import state as states
 from coset.core.checkpoint import save_state
+from coset.core.resume import Stage
 from coset.data import DataSet, Split
 from coset.flow.coordinates import initial_base, space
 from coset.populations.diversity import diversity
@@ -203,11 +203,11 @@ def test_a_stopped_collection_goes_on(run: Run, folder: Path, monkeypatch: pytes
     epoch = coset.populations.chunk.Chunk.epoch
     calls: list[int] = []
 
-    def stopped(self: Any, after_step: Callable[[], None]) -> Tensor:
+    def stopped(self: Any) -> list[tuple[float, float | None]]:
         calls.append(1)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        return epoch(self, after_step)
+        return epoch(self)
 
     with monkeypatch.context() as patch:
         patch.setattr("coset.populations.chunk.Chunk.epoch", stopped)
@@ -226,7 +226,7 @@ def test_a_stopped_fit_goes_on(run: Run, folder: Path, nets: coset.Population, m
     fit(run, "--epochs", 3)
     whole = coset.Flow.load(folder / FLOW).sample(2, 2, generator=torch.Generator().manual_seed(0)).states
     (folder / FLOW).unlink()
-    log = coset.training.folder.RowFolder.log
+    log = coset.core.resume.Stage.log
 
     def stopped(self: Any, line: dict[str, Any]) -> None:
         if line["epoch"] == 3:
@@ -235,7 +235,7 @@ def test_a_stopped_fit_goes_on(run: Run, folder: Path, nets: coset.Population, m
 
     words = ("--epochs", 3, "--work", "work", "--checkpoint-seconds", 0)
     with monkeypatch.context() as patch:
-        patch.setattr("coset.training.folder.RowFolder.log", stopped)
+        patch.setattr("coset.core.resume.Stage.log", stopped)
         result = fit(run, *words)
     assert result.exit_code == 130 and not (folder / FLOW).exists()
     assert "stopped: the same command goes on in --work" in result.stderr
@@ -294,15 +294,15 @@ def test_a_stopped_sampling_goes_on(
     report(sample(run, *more, "-n", 10, "--json"))
     whole = coset.Population.load(folder / SAMPLES)
     (folder / SAMPLES).unlink()
-    write, work = SampleBatches.write, ("--work", "work", *more)
+    finish, work = Stage.finish, ("--work", "work", *more)
 
-    def stopped(self: SampleBatches, number: int, *options: Any) -> None:
-        if number == 2:
+    def stopped(self: Stage, write: Callable[[Path], object]) -> None:
+        if self.result == "samples-00002.safetensors":
             raise KeyboardInterrupt
-        write(self, number, *options)
+        finish(self, write)
 
     with monkeypatch.context() as patch:
-        patch.setattr(SampleBatches, "write", stopped)
+        patch.setattr(Stage, "finish", stopped)
         result = sample(run, *work, "-n", 10)
     assert result.exit_code == 130 and not (folder / SAMPLES).exists()
     assert "stopped: the same command goes on in --work" in result.stderr
@@ -322,11 +322,14 @@ def test_batches_of_other_samples_are_refused(run: Run, folder: Path, nets: cose
     refuses(sample(run, *work, "--steps", 3), "work", "another steps (2, not 3)")
     fit(run, "--seed", 1)
     refuses(sample(run, *work), "work", "another flow")
-    (part,) = (folder / "work").iterdir()
+    (part,) = (folder / "work").glob("*.safetensors")
+    fit(run)
     nets.save(part)
     refuses(sample(run, *work), part.name, "no samples of this command")
     part.write_bytes(part.read_bytes()[:100])
     refuses(sample(run, *work), part.name)
+    (folder / "work" / "samples.json").unlink()
+    refuses(sample(run, *work), part.name, "of no run")
     (folder / "file").write_text("")
     refuses(sample(run, "--work", "file", "--json"), "file")
 

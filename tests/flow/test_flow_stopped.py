@@ -13,8 +13,8 @@ from torch import Tensor
 import coset
 from coset import Architecture, Flow, Matching, zoo
 from coset.core import state as states
+from coset.core.resume import Stage
 from coset.populations.population import Population
-from coset.training.folder import RowFolder
 
 SETTINGS = Matching(epochs=3, batch_size=16, rate=1e-3, warm_up=2, noise=0.01, level=True, unseen=4)
 
@@ -48,16 +48,16 @@ def test_the_same_after_every_step(tmp_path: Path, coupling: str, monkeypatch: p
 
     whole = flow().fit(own, SETTINGS, progress=listen, **options)
     assert steps == [(k, 18) for k in range(1, 19)]
-    checkpoint = RowFolder.checkpoint
+    checkpoint = Stage.save_checkpoint
 
-    def killed(self: RowFolder, content: dict[str, Any]) -> None:
+    def killed(self: Stage, content: dict[str, Any]) -> None:
         checkpoint(self, content)
         raise _KilledError
 
     steps.clear()
     calls = 0
     with monkeypatch.context() as patch:
-        patch.setattr(RowFolder, "checkpoint", killed)
+        patch.setattr(Stage, "save_checkpoint", killed)
         while True:
             calls += 1
             try:
@@ -75,15 +75,15 @@ def test_the_same_after_every_step(tmp_path: Path, coupling: str, monkeypatch: p
 
 def test_seconds_of_a_stopped_epoch_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sym, own = problem("mlp:3-4-2")
-    checkpoint = RowFolder.checkpoint
+    checkpoint = Stage.save_checkpoint
 
-    def killed(self: RowFolder, content: dict[str, Any]) -> None:
+    def killed(self: Stage, content: dict[str, Any]) -> None:
         checkpoint(self, {**content, "seconds": 1000.0})
         raise _KilledError
 
     flow = Flow(sym, architecture=Architecture(width=16, depth=1, heads=2))
     with monkeypatch.context() as patch, pytest.raises(_KilledError):
-        patch.setattr(RowFolder, "checkpoint", killed)
+        patch.setattr(Stage, "save_checkpoint", killed)
         flow.fit(own, SETTINGS, out=tmp_path, checkpoint_seconds=0)
     flow.fit(own, SETTINGS, out=tmp_path, checkpoint_seconds=0)
     first, second, _ = (

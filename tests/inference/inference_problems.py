@@ -7,18 +7,16 @@ from torch import nn
 
 from coset.data import Split
 from coset.solutions.likelihood import likelihood_of
-from coset.training.loop import Problem
-from coset.training.network import Network
-from coset.training.randomness import Randomness
+from coset.training.network import Network, Randomness, TrainingProblem
 
 
-def problem(net: nn.Module, split: Split, rows: Sequence[int] = (0,)) -> Problem:
+def problem(net: nn.Module, split: Split, rows: Sequence[int] = (0,)) -> TrainingProblem:
     """Networks that start around the net's own parameters."""
     network = Network(net)
     randomness = Randomness(0, [(row,) for row in rows], torch.device("cpu"))
     at = network.flatten(dict(net.named_parameters()))
     start = torch.stack([at * (1 + 0.1 * row) for row in rows])
-    return Problem(network, start, split, likelihood_of(split.targets), randomness)
+    return TrainingProblem(network, start, split, likelihood_of(split.targets), randomness)
 
 
 def clusters(n: int = 60, seed: int = 0) -> Split:

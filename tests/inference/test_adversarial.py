@@ -14,7 +14,7 @@ from coset import Epoch, data, zoo
 from coset.cli import methods
 from coset.core.errors import CosetError, DataError
 from coset.data import Split
-from coset.training.minibatches import Stepping
+from coset.training.loop import MinibatchRun
 
 ATTACK = coset.PGD(0.1, 3, 0.05)
 
@@ -46,7 +46,7 @@ def test_a_step_is_one_at_attacked_inputs() -> None:
     net, split = norms().train(), squares()
     given = problem(net, split)
     run = coset.Adversarial(attack=ATTACK, batch_size=60, weight_decay=0.3).start(given)
-    assert isinstance(run, Stepping)
+    assert isinstance(run, MinibatchRun)
     state = given.randomness.generators[0].get_state()
     objective, loss, outputs = run.objective(split.inputs[None], split.targets[None])
     other = norms().train()

@@ -18,8 +18,8 @@ from coset import Epoch, data, zoo
 from coset.core import state as states
 from coset.core.checkpoint import load_state
 from coset.core.errors import CosetError, DataError, ModelError
+from coset.core.resume import Stage
 from coset.data import Split
-from coset.training.folder import RowFolder
 
 QUICK = coset.MAP(epochs=4, batch_size=16, rate=0.01)
 
@@ -290,7 +290,7 @@ class TestFolder:
     def test_a_damaged_checkpoint_is_named(self, tmp_path: Path) -> None:
         (tmp_path / "checkpoint.pt").write_bytes(b"nonsense")
         with pytest.raises(CosetError, match=r"checkpoint\.pt is damaged"):
-            RowFolder(tmp_path).resume(torch.device("cpu"))
+            Stage(tmp_path).load_checkpoint(torch.device("cpu"), [])
 
     def test_out_that_cannot_be_written(self, split: Split, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("")

@@ -19,19 +19,17 @@ from coset import Epoch
 from coset.core.errors import CosetError
 from coset.data import Split
 from coset.inference.hmc import Leapfrog
-from coset.inference.posterior import Point, Posterior
+from coset.inference.posterior import ChainState, LogPosterior
 from coset.solutions.likelihood import Classification, Regression
-from coset.training.loop import Problem
-from coset.training.network import Network
-from coset.training.randomness import Randomness
+from coset.training.network import Network, Randomness, TrainingProblem
 
 
-def quartic(w: Tensor) -> Point:
+def quartic(w: Tensor) -> ChainState:
     """log p = -sum_i w_i^4 / 4 - w_0 w_1 / 2."""
     density = -w.double().pow(4).sum(1) / 4 - (w[:, 0] * w[:, 1]).double() / 2
     gradient = -w.pow(3)
     gradient[:, :2] -= w[:, :2].flip(1) / 2
-    return Point(w, density, density, density, gradient)
+    return ChainState(w, density, density, density, gradient)
 
 
 def moving(step: float, seed: int = 0) -> Leapfrog:
@@ -91,9 +89,9 @@ def test_density_and_gradient(kind: str) -> None:
     network = Network(net)
     start = torch.randn(3, network.size, dtype=torch.float64, generator=generator)
     rows = Randomness(0, [(0,), (1,), (2,)], torch.device("cpu"))
-    problem = Problem(network, start, Split(inputs, targets), likelihood, rows)
-    found = Posterior(problem, 0.7, torch.tensor(0.3).double(), 3)(start)
-    whole = Posterior(problem, 0.7, torch.tensor(0.3).double(), 100)
+    problem = TrainingProblem(network, start, Split(inputs, targets), likelihood, rows)
+    found = LogPosterior(problem, 0.7, torch.tensor(0.3).double(), 3)(start)
+    whole = LogPosterior(problem, 0.7, torch.tensor(0.3).double(), 100)
     for row, w in enumerate(start):
         outputs = torch.func.functional_call(net, network.unflatten(w), (inputs,))
         if kind == "classes":

@@ -9,11 +9,9 @@ import coset
 from coset import Epoch
 from coset.core.errors import CosetError
 from coset.data import Split
-from coset.inference.sampling import Sampling
 from coset.solutions.likelihood import Regression
-from coset.training.loop import Problem
-from coset.training.network import Network
-from coset.training.randomness import Randomness
+from coset.training.loop import MinibatchRun
+from coset.training.network import Network, Randomness, TrainingProblem
 
 
 @pytest.fixture(scope="module")
@@ -21,12 +19,12 @@ def linear() -> Linear:
     return Linear()
 
 
-def sampling(settings: coset.SGLD, split: Split, net: nn.Module, rows: int = 2) -> Sampling:
+def sampling(settings: coset.SGLD, split: Split, net: nn.Module, rows: int = 2) -> MinibatchRun:
     network = Network(net)
     start = torch.randn(rows, network.size, generator=torch.Generator().manual_seed(1))
     randomness = Randomness(0, [(row,) for row in range(rows)], torch.device("cpu"))
-    run = settings.start(Problem(network, start, split, Regression(), randomness))
-    assert isinstance(run, Sampling)
+    run = settings.start(TrainingProblem(network, start, split, Regression(), randomness))
+    assert isinstance(run, MinibatchRun)
     return run
 
 
@@ -64,7 +62,7 @@ def test_the_gradient_of_minibatches_is_unbiased(linear: Linear) -> None:
     batches = [x.view(5, 10, -1) for x in linear.split]
     pairs = [(x.expand(2, -1, -1), y.expand(2, -1, -1)) for x, y in zip(*batches, strict=True)]
     found = torch.stack([run.objective(x, y)[0] for x, y in pairs]).mean(0)
-    for row, w in enumerate(run.parameters[0].detach()):
+    for row, w in enumerate(run.parameters["weights"].detach()):
         outputs = linear.split.inputs @ w[:2, None] + w[2]
         likelihood = torch.distributions.Normal(outputs, NOISE).log_prob(linear.split.targets).sum()
         prior = torch.distributions.Normal(0.0, VARIANCE**0.5).log_prob(w).sum()
@@ -76,8 +74,7 @@ def test_cycles(linear: Linear) -> None:
         chains=2, rate=0.1, epochs=12, burn_in=2, thin=2, batch_size=10, schedule="cyclical", cycles=2, noise=NOISE
     )
     assert [method.draws_after(epochs) for epochs in range(13)] == [0, 0, 0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 4]
-    run = sampling(method, linear.split, linear.net)
-    rates = [run.rate(step, 60) for step in range(60)]
+    rates = [method.rate_at(step, 60) for step in range(60)]
     assert rates[:30] == rates[30:] and rates[0] == 0.1 and rates[15] == pytest.approx(0.05) and rates[29] < 0.001
     (q,) = coset.fit(linear.net, linear.split, method)
     assert len(q) == 8

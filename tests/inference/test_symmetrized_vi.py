@@ -7,16 +7,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
+from torch.nn import functional as F
 
 import coset
 from coset import data, symmetry, zoo
 from coset.core.errors import CosetError
 from coset.data import Split
-from coset.inference.symmetrized_vi import _Symmetrized
 from coset.solutions.likelihood import likelihood_of
-from coset.training.loop import Problem
-from coset.training.network import Network
-from coset.training.randomness import Randomness
+from coset.training.loop import MinibatchRun
+from coset.training.network import Network, Randomness, TrainingProblem
 
 CPU = torch.device("cpu")
 ENTROPIES = ["infonce", "importance", "bethe", "exact"]
@@ -29,11 +28,11 @@ def split() -> Split:
     return Split(x, (x[:, :1] - x[:, 1:]).abs())
 
 
-def problem(net: nn.Module, split: Split, rows: int = 2) -> Problem:
+def problem(net: nn.Module, split: Split, rows: int = 2) -> TrainingProblem:
     network = Network(net)
     start = torch.randn(rows, network.size, generator=torch.Generator().manual_seed(1))
     randomness = Randomness(0, [(r,) for r in range(rows)], CPU)
-    return Problem(network, start, split, likelihood_of(split.targets), randomness)
+    return TrainingProblem(network, start, split, likelihood_of(split.targets), randomness)
 
 
 def log_q(w: Tensor, mean: Tensor, std: Tensor) -> Tensor:
@@ -44,10 +43,11 @@ def test_the_surplus_is_minus_the_information(split: Split) -> None:
     """log q(w) - log q_G(w), with q_G summed over all orders of three hidden units by hand."""
     net = zoo.build("mlp:2-3-1")
     settings = coset.SymmetrizedVI(entropy="exact", initial_std=1.0, temperature=0.7)
-    run = _Symmetrized(settings, problem(net, split), symmetry(net, (split.inputs[:2],)))
-    mean, std = run.mean.detach(), run.std().detach()
+    run = settings.start(problem(net, split))
+    assert isinstance(run, MinibatchRun)
+    mean, std = run.parameters["mean"].detach(), F.softplus(run.parameters["rho"]).detach()
     w = mean + std * torch.randn_like(mean)
-    found = run.surplus(w, std).detach()
+    found = settings.surplus(run.problem, w, mean, std).detach()
     for r in range(2):
         tensors = run.problem.network.unflatten(w[r])
         images = []

@@ -1,4 +1,4 @@
-"""Variational inference: its objective by hand, and the known optimum of a conjugate problem."""
+"""MinibatchRun inference: its objective by hand, and the known optimum of a conjugate problem."""
 
 import math
 
@@ -14,12 +14,12 @@ from torch.nn import functional as F
 import coset
 from coset.core.errors import CosetError
 from coset.data import Split
-from coset.inference.vi import Variational
+from coset.training.loop import MinibatchRun
 
 
-def started(method: coset.VI, split: Split, net: nn.Module | None = None) -> Variational:
+def started(method: coset.VI, split: Split, net: nn.Module | None = None) -> MinibatchRun:
     run = method.start(problem(net or mlp(), split, (0, 3)))
-    assert isinstance(run, Variational)
+    assert isinstance(run, MinibatchRun)
     return run
 
 
@@ -43,7 +43,7 @@ def test_the_objective_by_hand(temperature: float, samples: int, regression: boo
     for generator, state in zip(generators, before[-2:], strict=True):
         generator.set_state(state)
     for row in range(2):
-        mean, std = run.mean[row].detach(), run.std()[row].detach()
+        mean, std = run.parameters["mean"][row].detach(), F.softplus(run.parameters["rho"])[row].detach()
         assert torch.allclose(std, torch.tensor(0.2))
         total = 0.0
         for _ in range(samples):
@@ -64,10 +64,11 @@ def test_the_objective_by_hand(temperature: float, samples: int, regression: boo
 @given(st.floats(0.05, 5), st.floats(0.05, 5), st.floats(0.01, 2))
 def test_gradient_of_the_divergence(v: float, temperature: float, std: float) -> None:
     """By m it is m / v, and by s it is s / v - T / s."""
-    run = started(coset.VI(prior_variance=v, temperature=temperature, initial_std=std), clusters())
-    s = run.std().detach().double().requires_grad_()
-    by_mean, by_std = torch.autograd.grad(run.divergence(s).sum(), [run.mean, s])
-    assert torch.allclose(by_mean, run.mean / v, rtol=1e-4)
+    method = coset.VI(prior_variance=v, temperature=temperature, initial_std=std)
+    parameters = started(method, clusters()).parameters
+    mean, s = parameters["mean"], F.softplus(parameters["rho"]).detach().double().requires_grad_()
+    by_mean, by_std = torch.autograd.grad(method.divergence(mean, s).sum(), [mean, s])
+    assert torch.allclose(by_mean, mean / v, rtol=1e-4)
     assert torch.allclose(by_std, s / v - temperature / s, rtol=1e-4, atol=1e-4)
 
 

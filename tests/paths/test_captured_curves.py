@@ -9,7 +9,7 @@ from torch import nn
 import coset
 from coset import PAM, Connect, find_curve
 from coset.data import Split
-from coset.training import capture, minibatches as stepping
+from coset.training import capture, loop as stepping
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)

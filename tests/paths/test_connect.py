@@ -9,13 +9,14 @@ from torch.nn import functional as F
 
 from coset import Bezier, Chain, Dirac, Gaussian, symmetry
 from coset.alignment import relaxed
+from coset.assignment import project_doubly_stochastic
 from coset.core.errors import CosetError
 from coset.data import Split
-from coset.paths.connect import Connect, Connecting, Ends, ends_of
-from coset.paths.pam import TIMES, PathObjective, Relaxing
+from coset.paths.connect import AlongCurve, Connect, CurveLearner, ends_of
+from coset.paths.pam import TIMES, PathObjective, PermutationLearner, ProjectedOptimizer
 from coset.solutions.likelihood import likelihood_of
-from coset.training.loop import Problem
-from coset.training.randomness import Randomness
+from coset.training.loop import MinibatchRun
+from coset.training.network import Randomness, TrainingProblem
 
 CPU = torch.device("cpu")
 
@@ -40,9 +41,10 @@ def gaussian(seed: int) -> Gaussian:
     return Gaussian(mean, {name: 0.05 + 0.1 * x.abs() for name, x in mean.items()})
 
 
-def problem(ends: Ends, split: Split) -> Problem:
-    randomness = Randomness(0, [(0,)], CPU)
-    return Problem(ends.network, ends.mean[:1], split, likelihood_of(split.targets), randomness)
+def start(learner: AlongCurve, split: Split) -> MinibatchRun:
+    ends, randomness = learner.ends, Randomness(0, [(0,)], CPU)
+    problem = TrainingProblem(ends.network, ends.mean[:1], split, likelihood_of(split.targets), randomness)
+    return MinibatchRun(problem, learner.connect, learner)
 
 
 def logits(flat: Tensor, x: Tensor) -> Tensor:
@@ -60,9 +62,9 @@ def test_a_step_is_that_of_the_loss_at_a_point_of_the_curve() -> None:
     ends = ends_of(Dirac(state(0)), Dirac(state(1)), net(), CPU)
     settings = Connect("sgd", 0.1, epochs=1, batch_size=len(split), weight_decay=0.01, schedule="constant")
     begin = 0.1 * torch.randn(1, 1, 51, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    run = Connecting(settings, problem(ends, split), ends, begin)
+    run = start(CurveLearner(settings, ends, begin), split)
     ((loss, accuracy),) = run.epoch()
-    t = float(run._times[0])
+    t = float(run.problem.memory["times"][0])
     assert 0 < t < 1
     control = ((flat(state(0)) + flat(state(1))) / 2 + begin[0, 0]).requires_grad_()
     w = (1 - t) ** 2 * flat(state(0)) + 2 * t * (1 - t) * control + t**2 * flat(state(1))
@@ -70,7 +72,7 @@ def test_a_step_is_that_of_the_loss_at_a_point_of_the_curve() -> None:
     (gradient,) = torch.autograd.grad(by_hand + 0.005 * w.square().sum(), control)
     assert loss == pytest.approx(float(by_hand.detach()), rel=1e-6)
     assert accuracy == pytest.approx(float((logits(w, split.inputs).argmax(1) == split.targets).double().mean()))
-    assert torch.allclose(run.deviation[0, 0], begin[0, 0] - 0.1 * gradient, atol=1e-9)
+    assert torch.allclose(run.parameters["mean"][0, 0], begin[0, 0] - 0.1 * gradient, atol=1e-9)
 
 
 def test_the_proximal_term_is_half_the_square_over_the_reach() -> None:
@@ -79,9 +81,9 @@ def test_the_proximal_term_is_half_the_square_over_the_reach() -> None:
     settings = Connect("sgd", 0.1, epochs=1, batch_size=len(split))
     values = []
     for reach in (math.inf, 3.0):
-        run = Connecting(settings, problem(ends, split), ends, None, reach)
+        run = start(CurveLearner(settings, ends, None, reach), split)
         with torch.no_grad():
-            run.deviation.fill_(0.2)
+            run.parameters["mean"].fill_(0.2)
         values.append(run.objective(split.inputs.unsqueeze(0), split.targets.unsqueeze(0))[0])
     assert float((values[1] - values[0]).detach()) == pytest.approx(51 * 0.2**2 / (2 * 3.0))
 
@@ -92,10 +94,10 @@ def test_the_proximal_term_holds_a_curve_back() -> None:
     settings = Connect("sgd", 0.05, epochs=30, batch_size=20)
     far = []
     for reach in (math.inf, 0.5):
-        run = Connecting(settings, problem(ends, split), ends, None, reach)
+        run = start(CurveLearner(settings, ends, None, reach), split)
         for _ in range(30):
             run.epoch()
-        far.append(float(run.deviation.detach().norm()))
+        far.append(float(run.parameters["mean"].detach().norm()))
     assert far[1] < 0.9 * far[0]
 
 
@@ -106,15 +108,14 @@ def test_a_step_between_gaussians_is_that_of_the_elbo_along_the_curve() -> None:
     a, b = gaussian(0), gaussian(1)
     ends = ends_of(a, b, net(), CPU)
     settings = Connect("sgd", 0.1, epochs=1, batch_size=n // 2, weight_decay=0.02, schedule="constant")
-    given = problem(ends, split)
-    run = Connecting(settings, given, ends)
+    run = start(CurveLearner(settings, ends), split)
     run.steps = 1  # of the two that an epoch has
-    (generator,) = given.randomness.generators
+    (generator,) = run.problem.randomness.generators
     again = torch.Generator()
     again.set_state(generator.get_state())
     half = slice(0, n // 2)
     t = 0.3
-    run._times.fill_(t)
+    run.problem.memory["times"].fill_(t)
     objective, _, _ = run.objective(split.inputs[half].unsqueeze(0), split.targets[half].unsqueeze(0))
     noise = torch.empty(51, dtype=torch.float64).normal_(generator=again)
     m, r = (torch.zeros(51, dtype=torch.float64, requires_grad=True) for _ in range(2))
@@ -126,8 +127,7 @@ def test_a_step_between_gaussians_is_that_of_the_elbo_along_the_curve() -> None:
     kl = torch.distributions.kl_divergence(q, torch.distributions.Normal(torch.zeros(51).double(), math.sqrt(v))).sum()
     loss = F.cross_entropy(logits(mean + log_std.exp() * noise, split.inputs[half]), split.targets[half])
     by_hand = torch.autograd.grad(loss + kl / n, [m, r])
-    assert run.log_deviation is not None
-    found = torch.autograd.grad(objective.sum(), [run.deviation, run.log_deviation])
+    found = torch.autograd.grad(objective.sum(), [run.parameters["mean"], run.parameters["log_std"]])
     assert torch.allclose(found[0][0, 0], by_hand[0], atol=1e-9)
     assert torch.allclose(found[1][0, 0], by_hand[1], atol=1e-9)
 
@@ -135,8 +135,8 @@ def test_a_step_between_gaussians_is_that_of_the_elbo_along_the_curve() -> None:
 def test_the_noise_of_a_regression_goes_from_one_end_to_the_other() -> None:
     split = Split(clusters().inputs, clusters().inputs[:, :3].sin())
     ends = ends_of(Dirac(state(0), 0.2), Dirac(state(1), 0.6), net(), CPU)
-    run = Connecting(Connect(batch_size=len(split), weight_decay=0), problem(ends, split), ends)
-    run._times.fill_(0.25)
+    run = start(CurveLearner(Connect(batch_size=len(split), weight_decay=0), ends), split)
+    run.problem.memory["times"].fill_(0.25)
     _, loss, _ = run.objective(split.inputs.unsqueeze(0), split.targets.unsqueeze(0))
     w = 0.75 * flat(state(0)) + 0.25 * flat(state(1))
     q = torch.distributions.Normal(logits(w, split.inputs), 0.3)
@@ -159,17 +159,21 @@ def test_the_point_that_is_trained_lies_on_the_curve(curve: str, kind: type, mak
     split = clusters()
     ends = ends_of(make(0), make(1), net(), CPU)
     settings = Connect("adam", 0.05, epochs=4, batch_size=8, curve=curve, bends=3)  # type: ignore[arg-type]
-    run = Connecting(settings, problem(ends, split), ends)
+    run = start(CurveLearner(settings, ends), split)
     for _ in range(2):
         run.epoch()
-    found = run.curve()
+    learner = run.learner
+    assert isinstance(learner, CurveLearner)
+    found = learner.curve(run.parameters)
     assert type(found) is kind and len(found.points) == 5
     for k in range(run.steps):
-        run._done.fill_(k)
-        at = found(float(run._times[k]))
-        assert torch.allclose(run.bent(ends.mean, run.deviation)[0], ends.network.flatten(at.mean), atol=1e-9)
-        if isinstance(at, Gaussian) and ends.log_std is not None and run.log_deviation is not None:
-            log_std = run.bent(ends.log_std, run.log_deviation)[0]
+        t = run.problem.memory["times"][k : k + 1]
+        at = found(float(t))
+        mean = learner.point(t, ends.mean, run.parameters["mean"])[0]
+        assert torch.allclose(mean, ends.network.flatten(at.mean), atol=1e-9)
+        if isinstance(at, Gaussian):
+            assert ends.log_std is not None
+            log_std = learner.point(t, ends.log_std, run.parameters["log_std"])[0]
             assert torch.allclose(log_std.exp(), ends.network.flatten(at.std), atol=1e-9)
 
 
@@ -178,13 +182,13 @@ def test_times_are_uniform_and_one_in_each_part_if_stratified(times: str) -> Non
     split = clusters()
     ends = ends_of(Dirac(state(0)), Dirac(state(1)), net(), CPU)
     settings = Connect(epochs=50, batch_size=4, times=times)  # type: ignore[arg-type]
-    run = Connecting(settings, problem(ends, split), ends)
+    run = start(CurveLearner(settings, ends), split)
     seen = []
     for _ in range(50):
         run.epoch()
-        seen.append(run._times.sort().values.clone())
+        seen.append(run.problem.memory["times"].sort().values.clone())
         if times == "stratified":
-            assert ((run._times * 10).long().sort().values == torch.arange(10)).all()
+            assert ((run.problem.memory["times"] * 10).long().sort().values == torch.arange(10)).all()
     drawn = torch.cat(seen)
     assert abs(float(drawn.mean()) - 0.5) < 0.05 and float(drawn.min()) >= 0 and float(drawn.max()) < 1
     if times == "uniform":
@@ -225,12 +229,12 @@ def test_permutations_in_the_relaxed_problem_are_those_of_the_symmetry() -> None
     sym = symmetry(net(), (split.inputs[:2],))
     deviation = 0.2 * torch.randn(1, 1, 51, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     settings = Connect("sgd", 0.1, epochs=1, batch_size=len(split), weight_decay=0.01)
-    run = Relaxing(settings, problem(ends, split), ends, sym, deviation, 5.0)
+    run = start(PermutationLearner(settings, ends, sym, deviation, 5.0), split)
     element = sym.random(torch.Generator().manual_seed(2))
     name = sym.groups[0].name
     with torch.no_grad():
-        run.parameters[0].copy_(relaxed.matrix_of(element, name).double().unsqueeze(0))
-    run._times.fill_(0.3)
+        run.trained[0].copy_(relaxed.matrix_of(element, name).double().unsqueeze(0))
+    run.problem.memory["times"].fill_(0.3)
     value, loss, _ = run.objective(split.inputs.unsqueeze(0), split.targets.unsqueeze(0))
     image = sym.act(element, ends.last)
     w = ends_of(ends.first, image, net(), CPU).curve("bezier", deviation[0], None)(0.3)
@@ -246,14 +250,16 @@ def test_relaxed_blocks_stay_doubly_stochastic() -> None:
     ends = ends_of(Dirac(state(0)), Dirac(state(1)), net(), CPU)
     sym = symmetry(net(), (split.inputs[:2],))
     settings = Connect("sgd", 0.5, epochs=5, batch_size=10)
-    run = Relaxing(settings, problem(ends, split), ends, sym, ends.mean.new_zeros(1, 1, 51), 1e6)
+    run = start(PermutationLearner(settings, ends, sym, ends.mean.new_zeros(1, 1, 51), 1e6), split)
+    run.optimizer = ProjectedOptimizer(run.optimizer, run.trained)
     for _ in range(5):
         run.epoch()
-    (block,) = run.blocks().values()
+    (relaxed_block,) = run.parameters.values()
+    block = project_doubly_stochastic(relaxed_block[0].detach())
     ones = torch.ones(6, dtype=torch.float64)
     assert torch.allclose(block.sum(0), ones) and torch.allclose(block.sum(1), ones) and float(block.min()) >= 0
     assert float((block - torch.eye(6, dtype=torch.float64)).abs().max()) > 0.05
-    assert float((block - run.parameters[0][0].detach()).abs().max()) < 1e-3
+    assert float((block - relaxed_block[0].detach()).abs().max()) < 1e-3
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import coset
 from coset import PAM, Bezier, Chain, Connect, Curve, Dirac, Gaussian, Solution, barrier, find_curve, geodesic, symmetry
 from coset.core.errors import CosetError, StateError
 from coset.core.progress import Epoch
+from coset.core.resume import NO_FOLDER
 from coset.data import DataSet, Split, load
-from coset.paths.pam import Work, alternate
+from coset.paths.pam import CurveTraining, alternate
 
 SHORT = Connect(epochs=3, batch_size=64)
 FEW = PAM(epochs=2, samples=4)
@@ -151,7 +152,7 @@ def test_a_folder_of_another_curve_is_refused(
 def test_the_objective_of_pam_never_rises(seed: int, digits: DataSet, net: nn.Module, ends: list[Solution]) -> None:
     """Also with a rate at which learning the curve does harm, and that is then given up."""
     sym = symmetry(net, (digits.train.inputs[:2],))
-    work = Work(digits.train, seed, torch.device("cpu"), None, None, 1)
+    work = CurveTraining(digits.train, seed, torch.device("cpu"), NO_FOLDER, None, 60.0)
     rate = (0.03, 0.3, 30.0)[seed]
     first, second = (Dirac(q.mean) for q in ends)
     settings = Connect(rate=rate, epochs=2, weight_decay=0)

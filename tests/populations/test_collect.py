@@ -27,7 +27,7 @@ from coset.populations.collect import collect
 from coset.populations.population import Population
 from coset.populations.population_outputs import outputs_of_all
 from coset.training import capture
-from coset.training.randomness import Randomness
+from coset.training.network import Randomness
 
 
 def waves(n: int = 50) -> Split:

@@ -18,10 +18,10 @@ from trainings import QUICK, KillError, clusters, mlp, stop_at
 from coset import Epoch, Event, on_epoch, zoo
 from coset.core import state as states
 from coset.core.errors import CosetError, StateError
+from coset.core.resume import Stage
 from coset.populations.chunk import Collect
 from coset.populations.collect import collect
 from coset.populations.population import Population
-from coset.training.folder import RowFolder
 
 
 @pytest.mark.parametrize("every", [0, 2])
@@ -54,15 +54,15 @@ def test_an_epoch_that_was_stopped_goes_on_within(tmp_path: Path, monkeypatch: p
     steps = 3 * (len(split) // 16)
     assert steps == 12
     whole = collect(net, split, 3, settings)
-    write, written = RowFolder.checkpoint, [0]
+    write, written = Stage.save_checkpoint, [0]
 
-    def counting(self: RowFolder, content: dict[str, Any]) -> None:
+    def counted(self: Stage, content: dict[str, Any]) -> None:
         write(self, {**content, "seconds": content["seconds"] + 1000})
         written[0] += 1
         if written[0] == after:
             raise KillError
 
-    monkeypatch.setattr(RowFolder, "checkpoint", counting)
+    monkeypatch.setattr(Stage, "save_checkpoint", counted)
     with pytest.raises(KillError):
         collect(net, split, 3, settings, out=tmp_path, checkpoint_seconds=0)
     epochs: list[Epoch] = []
@@ -178,7 +178,7 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
             collect(net, split, 2, **{"method": QUICK, "out": tmp_path, **arguments})  # type: ignore[arg-type]
     assert before == {file.name: file.read_bytes() for file in tmp_path.iterdir()}
     (tmp_path / "settings.json").unlink()
-    with pytest.raises(CosetError, match="chunks of an unknown run"):
+    with pytest.raises(CosetError, match=r"a file chunk-00000\.safetensors that is of no run"):
         collect(net, split, 2, QUICK, out=tmp_path)
 
 

@@ -15,6 +15,6 @@ def test_weights_and_outputs_are_counted(monkeypatch: pytest.MonkeyPatch) -> Non
     state = dict(net.state_dict())
     one = weights + 7 * outputs
     for room, networks in ((1, 1), (one, 1), (4 * one - 1, 2), (4 * one, 4), (7 * one, 4)):
-        monkeypatch.setitem(grouping.HELD, "cpu", room)
+        monkeypatch.setitem(grouping.CAPACITY, "cpu", room)
         assert group_size(net, state, inputs) == networks
     assert not net[0]._forward_hooks

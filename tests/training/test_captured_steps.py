@@ -9,7 +9,7 @@ from torch import nn
 import coset
 from coset import zoo
 from coset.data import Split
-from coset.training import capture, minibatches as stepping
+from coset.training import capture, loop as stepping
 from coset.training.loop import Method
 
 if not torch.cuda.is_available():

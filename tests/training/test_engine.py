@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 import coset
 from coset import Epoch, Method, Solution
+from coset.core.resume import Stage
 from coset.data import Split
-from coset.training.folder import RowFolder
 from coset.training.network import Network, batches
 from coset.training.optimizers import SGD, Adam
 
@@ -245,14 +245,14 @@ class TestStopped:
         """One of two is there, or fewer or more are asked for: those of the checkpoint go on together."""
         method = METHODS[2]
         whole = coset.fit(mlp(), clusters(), method, replicas=2)
-        finish = RowFolder.finish
+        finish = Stage.finish
 
-        def once(self: RowFolder, solution: Solution) -> None:
-            finish(self, solution)
+        def once(self: Stage, write: Callable[[Path], object]) -> None:
+            finish(self, write)
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(RowFolder, "finish", once)
+            patch.setattr(Stage, "finish", once)
             coset.fit(mlp(), clusters(), method, replicas=2, out=tmp_path, checkpoint_seconds=0)
         assert [(tmp_path / f"replica-{r}/solution.safetensors").exists() for r in (0, 1)] == [False, True]
         found = coset.fit(mlp(), clusters(), method, replicas=asked, out=tmp_path)

@@ -13,7 +13,7 @@ from coset import Collect, Population, collect, zoo
 from coset.flow.coordinates import OwnStarts
 from coset.flow.matching import FlowTraining, Matching
 from coset.populations.chunk import Chunk
-from coset.training.minibatches import Stepping
+from coset.training.loop import MinibatchRun
 
 NET = "mlp:3-4-2"
 
@@ -46,7 +46,7 @@ def examples() -> tuple[torch.Tensor, torch.Tensor]:
 
 @pytest.mark.parametrize("folder", [False, True])
 def test_of_a_fit(watched: Callable[[type], list["weakref.ref[object]"]], tmp_path: Path, folder: bool) -> None:
-    runs = watched(Stepping)
+    runs = watched(MinibatchRun)
     coset.fit(zoo.build(NET), examples(), coset.MAP(epochs=2), 2, out=tmp_path if folder else None)
     assert runs and all(run() is None for run in runs)
 

@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, strategies as st
 
 from coset.training.augmentation import PADDING, augment
+from coset.training.network import Randomness, seeded
 from coset.training.optimizers import SCHEDULES
-from coset.training.randomness import Randomness, seeded
 
 CPU = torch.device("cpu")
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coset.core.errors import CosetError
-from coset.core.files import write_json
+from coset.core.resume import METRICS, Cost
 
 
 @dataclass(frozen=True)
@@ -51,10 +50,10 @@ class Ledger:
         self._requests.append(folder)
         if folder in self.folders:
             return
-        cost = _read(folder)
-        self.folders[folder] = cost["seconds"] if cost else None if folder.exists() else 0.0
+        cost = Cost.of(folder)
+        self.folders[folder] = cost.seconds if cost else None if folder.exists() else 0.0
         if cost:
-            self.peaks.append(cost["GiB"])
+            self.peaks.append(cost.gib)
 
     def spent(self, folder: Path, seconds: float, begin: float, gib: float) -> float:
         """The work in a folder is done: its epochs took `seconds` in all, this call began at `begin` and took `gib`.
@@ -65,10 +64,7 @@ class Ledger:
         if self.folders[folder] is None:  # it was begun by an earlier call
             self.folders[folder] = max(0.0, seconds - now)
         self._trained += now
-        before = _read(folder)
-        most = max(gib, before.get("GiB", 0.0))
-        write_json(_file(folder), {"seconds": max(seconds, now, before.get("seconds", 0.0)), "GiB": most})
-        return float(most)
+        return Cost(max(seconds, now), gib).write(folder).gib
 
     def mark(self) -> Mark:
         """For `since`."""
@@ -82,21 +78,5 @@ class Ledger:
 
 def seconds_of(folder: Path) -> float:
     """How long the run of a folder took, by its epochs; chains and members go at once, and each has those of all."""
-    lines = min(folder.rglob("metrics.jsonl")).read_text(encoding="utf-8").splitlines()
+    lines = min(folder.rglob(METRICS)).read_text(encoding="utf-8").splitlines()
     return sum(float(json.loads(line)["seconds"]) for line in lines)
-
-
-def _file(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.cost.json")
-
-
-def _read(folder: Path) -> dict[str, Any]:
-    """Empty if the work in a folder was never done."""
-    file = _file(folder)
-    if not file.exists():
-        return {}
-    try:
-        cost: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CosetError(f"{file} is not JSON: remove it, and the cost of that work is not known.") from error
-    return cost

@@ -14,7 +14,7 @@ from coset import Epoch
 from coset._version import __version__
 from coset.core.errors import CosetError
 from coset.core.memory import fresh_peak_gib
-from coset.core.resume import digest, keep
+from coset.core.resume import Stage, digest
 from coset_papers.ledger import Ledger
 
 # Half a minute on one core; minutes on a CPU; what the paper did.
@@ -66,7 +66,7 @@ class Settings:
         def part() -> dict[str, Any]:
             return {"part": compute(), "GiB": self.peak(), **self.ledger.since(mark)}
 
-        result = keep(file, self._key(sizes) | {"name": name}, part)
+        result = Stage(file.parent, file.name).value(self._key(sizes) | {"name": name}, part)
         value, own = result.value, 0.0
         if result.was_read:
             if not (isinstance(value, dict) and value.keys() == {"part", "GiB", "folders", "trained"}):

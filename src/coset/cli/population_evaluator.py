@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from coset.cli.json_records import from_record, to_record
 from coset.cli.progress import Display
 from coset.core.errors import CosetError
 from coset.core.progress import Event, Progress
-from coset.core.resume import digest, keep
+from coset.core.resume import Stage, digest, tensor_digest
 from coset.populations.diversity import Diversity, diversity
 from coset.populations.mistake_overlap import overlaps
 from coset.populations.model_averages import ModelAverages, model_averages
@@ -26,7 +25,7 @@ from coset.populations.pair_barriers import PairBarriers, pair_barriers
 from coset.populations.population import Population
 from coset.populations.scores import Scores, scores
 from coset.symmetries.symmetry import Symmetry
-from coset.training.folder import digest as digest_of
+from coset.training.run_settings import layers_digest
 
 T = TypeVar("T")
 
@@ -131,9 +130,9 @@ class PopulationEvaluator:
         return {
             "coset": __version__,
             "device": next(iter(population.states.values())).device.type,
-            "layers": hashlib.sha256(repr(module).encode()).hexdigest()[:16],
-            "data": digest_of([split.inputs, split.targets]),
-            "networks": digest_of(population.states.values()),
+            "layers": layers_digest(module),
+            "data": tensor_digest([split.inputs, split.targets]),
+            "networks": tensor_digest(population.states.values()),
             "noise": self.noise,
             "pairs": self._pairs,
             "seed": self._seed,
@@ -153,12 +152,12 @@ class PopulationEvaluator:
         if self._work is None:
             value = compute(progress)
         else:
-            file = self._work / f"measured-{measure}-{digest(key)}.json"
-            part = keep(file, {**key, "measure": measure}, lambda: to_record(compute(progress)))
+            stage = Stage(self._work, f"measured-{measure}-{digest(key)}.json")
+            part = stage.value({**key, "measure": measure}, lambda: to_record(compute(progress)))
             try:
                 value = from_record(kind, part.value)
             except (KeyError, TypeError, ValueError) as error:
-                raise CosetError(f"{file} holds something else: remove it to measure that part again.") from error
+                raise CosetError(f"{stage.file} holds something else: remove it to measure that part again.") from error
             self.read += part.was_read
         self._done += 1
         return value

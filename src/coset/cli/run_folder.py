@@ -37,8 +37,8 @@ def clean_up(out: Path) -> Iterator[None]:
     Nothing is removed from a folder that held something before, nor from one with any file but settings and metrics.
     Chunks are work, unless this call trained them all and all their networks diverged.
     """
+    from coset.core.resume import METRICS, SETTINGS
     from coset.populations.collect import CHUNKS, DivergedError
-    from coset.training.folder import METRICS, SETTINGS
 
     # All that a run writes before there is anything to go on from. Any other file is work: some took hours.
     before_work = (SETTINGS, METRICS)

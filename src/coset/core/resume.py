@@ -1,21 +1,33 @@
-"""Results that are kept as JSON, so that whoever was stopped goes on with what is left."""
+"""Work that goes on where it was stopped: folders that belong to one run, and the stages of its work.
+
+A `RunFolder` is known by its settings, and refuses those of another run. A `Stage` is a piece of work with a result, a
+file that appears whole once the work is done. While it is under way it has a checkpoint, which is written in one step,
+and a line of metrics for each epoch. What reads and writes results is given, so this file knows nothing of them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
 
 from coset.core.errors import CosetError
-from coset.core.files import write_json
+from coset.core.files import atomic_write, write_json
+
+SETTINGS, METRICS, CHECKPOINT = "settings.json", "metrics.jsonl", "checkpoint.pt"
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Kept:
+class Value:
     """value: as JSON gives it back; seconds: that it took, now or, if it was read, then."""
 
     value: Any
@@ -23,28 +35,239 @@ class Kept:
     was_read: bool
 
 
-def keep(file: Path, key: Mapping[str, Any], compute: Callable[[], Any]) -> Kept:
-    """`compute()`, or what it gave before, which then lies in `file`.
+@dataclass(frozen=True)
+class Stage:
+    """A piece of work in a folder, None where nothing is kept.
 
-    key: all that it depends on, of which the name of the file has the `digest`; it is written beside the value, for
-    whoever reads the file.
+    result: the name of the file that the work ends in, None if it lies elsewhere. metrics: whether each epoch has a
+    line in the folder's metrics.
     """
-    if file.exists():
+
+    folder: Path | None
+    result: str | None = None
+    metrics: bool = True
+
+    @property
+    def file(self) -> Path | None:
+        """Where the result lies, or will."""
+        return None if self.folder is None or self.result is None else self.folder / self.result
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the result is there."""
+        return self.file is not None and self.file.exists()
+
+    def read(self, read: Callable[[Path], T]) -> T | None:
+        """The result by `read`, None if it is not there yet."""
+        return read(self.file) if self.file is not None and self.file.exists() else None
+
+    def finish(self, write: Callable[[Path], object]) -> None:
+        """Let `write` write the result; from now on the checkpoint is of no use."""
+        if self.file is None:
+            return
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        write(self.file)
+        self.drop_checkpoint()
+
+    def complete(self, read: Callable[[Path], T], compute: Callable[[], T], write: Callable[[T, Path], object]) -> T:
+        """The result: read if it is there, otherwise computed and written."""
+        before = self.read(read)
+        if before is not None:
+            return before
+        result = compute()
+        self.finish(lambda path: write(result, path))
+        return result
+
+    def value(self, key: Mapping[str, Any], compute: Callable[[], Any]) -> Value:
+        """A result that JSON can hold, with what it took.
+
+        key: all that it depends on, of which the name of the file has the `digest`; it is written beside the value, for
+        whoever reads the file.
+        """
+
+        def work() -> Value:
+            start = time.perf_counter()
+            value = json.loads(json.dumps(compute(), allow_nan=False))
+            return Value(value, time.perf_counter() - start, False)
+
+        def write(result: Value, path: Path) -> None:
+            write_json(path, {"key": key, "seconds": result.seconds, "value": result.value})
+
+        return self.complete(_read_value, work, write)
+
+    def save_checkpoint(self, content: Mapping[str, Any]) -> None:
+        """Replace the checkpoint: tensors and numbers in plain containers."""
+        if self.folder is None:
+            return
+        # Through a file of Python's, since torch alone says of a full disk that a position is unexpected.
+        with atomic_write(self.folder / CHECKPOINT) as temporary, temporary.open("wb") as file:
+            torch.save(dict(content), file)
+
+    def load_checkpoint(self, device: torch.device, keys: Sequence[str]) -> dict[str, Any] | None:
+        """The last checkpoint, in which all `keys` must be; None if there is none."""
+        if self.folder is None or not (self.folder / CHECKPOINT).exists():
+            return None
+        file = self.folder / CHECKPOINT
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
+            content: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
+            if not set(keys) <= content.keys():
+                raise ValueError("parts are missing")
+        except Exception as error:  # a damaged pickle can raise anything
+            raise CosetError(f"{file} is damaged: remove it to start again.") from error
+        return content
+
+    def drop_checkpoint(self) -> None:
+        """Remove the checkpoint, if there is one."""
+        if self.folder is not None:
+            (self.folder / CHECKPOINT).unlink(missing_ok=True)
+
+    def log(self, line: Mapping[str, float | None]) -> None:
+        """Append a line to the metrics."""
+        if self.folder is None or not self.metrics:
+            return
+        with (self.folder / METRICS).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def begin(self, epochs: int) -> None:
+        """Make the folder, and drop the metrics of all but the first `epochs`, since the others come again."""
+        if self.folder is None:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.metrics:
+            return
+        file = self.folder / METRICS
+        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:epochs] if file.exists() else []
+        with atomic_write(file) as temporary:
+            temporary.write_text("".join(lines), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The folder of a run, None where nothing is kept, and what the run is: `settings` as JSON can hold them.
+
+    file: the name of the file with the settings.
+    """
+
+    path: Path | None
+    settings: Mapping[str, Any]
+    file: str = SETTINGS
+
+    @classmethod
+    def open(
+        cls,
+        path: str | Path,
+        settings: Mapping[str, Any],
+        strangers: Sequence[str] = (),
+        file: str = SETTINGS,
+        what: str = "a run",
+    ) -> RunFolder:
+        """The folder, refused if it belongs to a run with other settings; nothing is written yet.
+
+        strangers: patterns of files that the run would take for its own, which a folder without settings must not have.
+        what: lies in the folder, in words.
+        """
+        path = Path(path)
+        if path.exists() and not path.is_dir():
+            raise CosetError(f"{path} cannot be written: it is a file.")
+        own = json.loads(json.dumps(settings))  # where tuples are lists, as in the file
+        claim = path / file
+        if not claim.exists():
+            for name in sorted(x.name for pattern in strangers for x in path.glob(pattern)):
+                raise CosetError(f"{path} holds a file {name} that is of no run: choose another folder.")
+            return cls(path, own, file)
+        try:
+            other = json.loads(claim.read_text(encoding="utf-8"))
         except ValueError as error:
-            raise CosetError(f"{file} is not JSON: remove it to compute that part again.") from error
-        if not (isinstance(found, dict) and {"seconds", "value"} <= found.keys()):
-            raise CosetError(f"{file} is no part that was kept: remove it to compute that part again.")
-        return Kept(found["value"], found["seconds"], True)
-    start = time.perf_counter()
-    value = json.loads(json.dumps(compute(), allow_nan=False))
-    file.parent.mkdir(parents=True, exist_ok=True)
-    seconds = time.perf_counter() - start
-    write_json(file, {"key": key, "seconds": seconds, "value": value})
-    return Kept(value, seconds, False)
+            raise CosetError(f"{claim} is not JSON: choose another folder.") from error
+        if not isinstance(other, dict):
+            raise CosetError(f"{claim} does not hold the settings of a run: choose another folder.")
+        _refuse_others(path, other, own, what)
+        return cls(path, own, file)
+
+    def claim(self) -> None:
+        """Write down whose folder this is, once the run can start."""
+        if self.path is None or (self.path / self.file).exists():
+            return
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            write_json(self.path / self.file, self.settings)
+        except OSError as error:
+            raise CosetError(f"{self.path} cannot be written: {error.strerror or error}.") from error
+
+    def stage(self, *folders: str, result: str | None = None, metrics: bool = True) -> Stage:
+        """A piece of the work, in a folder within this one."""
+        return Stage(None if self.path is None else self.path.joinpath(*folders), result, metrics)
+
+
+NO_FOLDER = RunFolder(None, {})
+"""Of a run that keeps nothing."""
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What the work in a folder took: seconds over all calls, and the most memory of any."""
+
+    seconds: float
+    gib: float
+
+    @classmethod
+    def of(cls, folder: Path) -> Cost | None:
+        """That of finished work, which lies beside its folder; None if it is not known."""
+        file = _cost_file(folder)
+        if not file.exists():
+            return None
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise CosetError(f"{file} is not JSON: remove it, and the cost of that work is not known.") from error
+        return cls(content["seconds"], content["GiB"])
+
+    def write(self, folder: Path) -> Cost:
+        """Put down, where it is more than what stood there; what stands there now."""
+        before = Cost.of(folder) or Cost(0.0, 0.0)
+        most = Cost(max(self.seconds, before.seconds), max(self.gib, before.gib))
+        write_json(_cost_file(folder), {"seconds": most.seconds, "GiB": most.gib})
+        return most
 
 
 def digest(key: Mapping[str, Any]) -> str:
     """Eight characters that differ where keys do."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def tensor_digest(tensors: Iterable[Tensor]) -> str:
+    """Sixteen characters that differ where the numbers, shapes or dtypes of tensors do."""
+    digest = hashlib.sha256()
+    for x in tensors:
+        digest.update(f"{x.dtype} {tuple(x.shape)}".encode())
+        digest.update(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()[:16]
+
+
+def _cost_file(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.cost.json")
+
+
+def _read_value(file: Path) -> Value:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CosetError(f"{file} is not JSON: remove it to compute that part again.") from error
+    if not (isinstance(content, dict) and {"seconds", "value"} <= content.keys()):
+        raise CosetError(f"{file} is no part that was kept: remove it to compute that part again.")
+    return Value(content["value"], content["seconds"], True)
+
+
+def _refuse_others(path: Path, other: Mapping[str, Any], own: Mapping[str, Any], what: str) -> None:
+    """Refuse the first setting that two runs do not share, those of this run first."""
+    for key in [*own, *(key for key in other if key not in own)]:
+        if other.get(key) != own.get(key):
+            raise CosetError(
+                f"{path} holds {what} with another {key} ({_short(other.get(key))}, not {_short(own.get(key))}): "
+                f"choose another folder, or ask for the same {what.removeprefix('a ')}."
+            )
+
+
+def _short(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:37]}..."

@@ -21,7 +21,7 @@ from coset.flow.conditions import Conditions, columns_of
 from coset.populations.population import Population
 from coset.symmetries.symmetry import Symmetry
 from coset.training.initialise import fresh
-from coset.training.randomness import seeded
+from coset.training.network import seeded
 from coset.weightspace import sphere
 from coset.weightspace.canonical import canonicalize
 from coset.weightspace.canonical_chart import OFF_SPHERE

@@ -19,6 +19,7 @@ from coset.core.checks import check_choices, check_positive
 from coset.core.device import matmul_precision
 from coset.core.errors import CosetError, StateError
 from coset.core.progress import Event, Progress
+from coset.core.resume import NO_FOLDER, RunFolder
 from coset.core.show import Shown, Table
 from coset.data import Data
 from coset.flow.conditions import Conditions
@@ -37,12 +38,11 @@ from coset.flow.transport import Transport, refuse_many_conditions
 from coset.flow.velocity_network import Architecture, Prediction, Standardize, VelocityNetwork, units
 from coset.populations.population import Population
 from coset.symmetries.symmetry import Symmetry
-from coset.training.capture import captured, release
-from coset.training.folder import RowFolder, RunFolder, open_folder
-from coset.training.loop import Course, drive
-from coset.training.network import Network
+from coset.training.capture import captured
+from coset.training.loop import Loop, Run, release
+from coset.training.network import Network, Randomness, seeded
 from coset.training.optimizers import Adam, Muon, Optimizer, cosine
-from coset.training.randomness import Randomness, seeded
+from coset.training.run_settings import RunSettings
 from coset.weightspace.graph import Wiring, neural_graph
 
 log = logging.getLogger(__name__)
@@ -237,7 +237,7 @@ class MatchingLoss:
         return error, x if self.outputs is None else manifold.exp(x, remaining * velocity.detach())
 
 
-class FlowTraining(Course):
+class FlowTraining(Run):
     """A field under way: an epoch goes through the networks of all widths once."""
 
     def __init__(
@@ -271,8 +271,9 @@ class FlowTraining(Course):
         with matmul_precision(self.method.precision):
             for own in self._steps:
                 if not own.is_captured:
-                    changes = [*self._changes(), own.done]
-                    own.advance = captured(partial(self._step, own), changes, [generator], self._device)
+                    own.advance = partial(self._step, own)
+                    if self._device.type == "cuda":
+                        own.advance = captured(own.advance, [*self._changes(), own.done], [generator], self._device)
                     own.is_captured = True
             before = int(self._done) - self._step_of_epoch
             # Widths take turns, so that no width is the last one.
@@ -481,7 +482,7 @@ class FlowProblem:
         tensors = [x for own in self.sets for x in (own.ends, own.starts, own.conditions) if x is not None]
         plan = asdict(self.plan)
         plan |= {**plan.pop("architecture"), "outputs": None if self.outputs is None else self.outputs.digest}
-        return open_folder(out, method, seed, self.field, tensors, self.base.space.device, **plan)
+        return RunSettings(method, seed, self.field, tensors, self.base.space.device, plan).folder(out)
 
     def _coupling(self, own: TrainingSet) -> Coupling:
         if self.plan.coupling == "training" and own.starts is not None:
@@ -504,14 +505,19 @@ def learn(
     device = problem.base.space.device
     randomness = Randomness(seed, [(0,)], device)
     training = FlowTraining(problem.losses(method), method, randomness, progress)
-    folders = []
-    if out is not None:
-        folder = problem.folder(method, seed, out)
-        folder.write_settings()
-        folders = [RowFolder(folder.path / "flow")]
-    group, name = [(0,)], "The flow"
-    epochs = method.epochs
-    drive(training, epochs, None, randomness, group, folders, device, progress, checkpoint_seconds, lambda row: name)
+    folder = NO_FOLDER if out is None else problem.folder(method, seed, out)
+    folder.claim()
+    loop = Loop(
+        method.epochs,
+        [(0,)],
+        randomness,
+        device,
+        stages=[folder.stage("flow")],
+        progress=progress,
+        checkpoint_seconds=checkpoint_seconds,
+        name=lambda index: "The flow",
+    )
+    loop.drive(training)
     training.finish()
     problem.field.requires_grad_(False)
 

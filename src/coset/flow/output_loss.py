@@ -14,11 +14,11 @@ from torch.func import jvp, vmap
 
 from coset.core.errors import CosetError, ModelError
 from coset.core.functional import functional_call
+from coset.core.resume import tensor_digest
 from coset.data import Data, Split, as_split
 from coset.flow.coordinates import BaseDistribution, Space, TrainingSet
 from coset.populations.population_outputs import WeightsFirst
 from coset.solutions.likelihood import Classification, likelihood_of
-from coset.training.folder import digest as digest_of
 from coset.training.network import check_call
 
 INPUTS = 64  # that errors are measured on in a step
@@ -84,7 +84,7 @@ class OutputLoss:
     def digest(self) -> str:
         """A digest of what it depends on: inputs, and the layers of the model."""
         layers = hashlib.sha256(repr(self.model).encode()).hexdigest()[:16]
-        return f"{layers} {digest_of([self.inputs])} {self.classifies}"
+        return f"{layers} {tensor_digest([self.inputs])} {self.classifies}"
 
     @cached_property
     def _untied(self) -> set[str]:

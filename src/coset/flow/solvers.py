@@ -124,7 +124,8 @@ def integrate(
         done.add_(1)
 
     drawn_from = [generator] if generator is not None and generator.device.type == "cuda" else []
-    advance = captured(step, [x, total, done], drawn_from, x.device) if steps >= WORTH_CAPTURING else step
+    capture = x.is_cuda and steps >= WORTH_CAPTURING
+    advance = captured(step, [x, total, done], drawn_from, x.device) if capture else step
     for k in range(steps):
         advance()
         solver.tell(k + 1, steps, "step")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
-from coset.inference.map import MAP, Training
+from coset.inference.map import MAP
 from coset.solutions.pgd import PGD, perturb
-from coset.training.loop import Problem, Run
+from coset.training.loop import Minibatch
+from coset.training.network import Tensors, TrainingProblem
 
 
 @dataclass(frozen=True)
@@ -22,21 +23,16 @@ class Adversarial(MAP):
 
     attack: PGD = field(default_factory=PGD)
 
-    def start(self, problem: Problem) -> Run:
+    def context(self, problem: TrainingProblem) -> None:
         self.attack.check(*problem.split)
-        return _Attacked(self, problem)
 
+    def objective(
+        self, problem: TrainingProblem, parameters: Tensors, batch: Minibatch
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        weights = parameters["weights"].detach()
 
-class _Attacked(Training):
-    def __init__(self, settings: Adversarial, problem: Problem) -> None:
-        self._attack = settings.attack
-        super().__init__(settings, problem)
+        def loss(inputs: Tensor) -> Tensor:
+            return batch.loss(problem.network.aside(weights, inputs))
 
-    def objective(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        weights = self.weights.detach()
-
-        def loss(x: Tensor) -> Tensor:
-            return self.loss(self.problem.network.aside(weights, x), targets)
-
-        moved = perturb(self._attack, loss, inputs, self.problem.randomness.generators)
-        return super().objective(moved, targets)
+        attacked = perturb(self.attack, loss, batch.inputs, problem.randomness.generators)
+        return super().objective(problem, parameters, replace(batch, inputs=attacked))

@@ -10,7 +10,8 @@ from coset.inference.map import MAP
 from coset.solutions.ensemble import Ensemble
 from coset.solutions.mixture import Mixture
 from coset.solutions.solution import Solution
-from coset.training.loop import Method, Problem, Run
+from coset.training.loop import Method, SolutionRun
+from coset.training.network import TrainingProblem
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ class DeepEnsemble(Method):
     def copies(self) -> int:
         return self.members
 
-    def start(self, problem: Problem) -> Run:
+    def start(self, problem: TrainingProblem) -> SolutionRun:
         return self.base.start(problem)
 
-    def combine(self, found: Sequence[Solution]) -> Solution:
-        if len({one.noise for one in found}) > 1:
-            return Mixture(found)
-        return Ensemble([one.mean for one in found], noise=found[0].noise)
+    def combine(self, solutions: Sequence[Solution]) -> Solution:
+        if len({one.noise for one in solutions}) > 1:
+            return Mixture(solutions)
+        return Ensemble([one.mean for one in solutions], noise=solutions[0].noise)

@@ -13,48 +13,18 @@ from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError, ModelError
 from coset.core.progress import Progress
+from coset.core.resume import NO_FOLDER, RunFolder, Stage, tensor_digest
 from coset.core.state import State
 from coset.data import Data, Split, as_split
 from coset.solutions.likelihood import likelihood_of
+from coset.solutions.load import load
 from coset.solutions.solution import Solution
-from coset.training.capture import release
-from coset.training.folder import RowFolder, RunFolder, digest, open_folder, unusual
-from coset.training.initialise import Starts, fresh
-from coset.training.loop import Method, Problem, check_run, drive
-from coset.training.network import Network, batches, check_call
-from coset.training.randomness import Randomness, Row, seeded
+from coset.training.initialise import InitialStates, fresh
+from coset.training.loop import CHECKPOINT_KEYS, Loop, Method, check_run, release
+from coset.training.network import Network, NetworkIndex, Randomness, TrainingProblem, batches, check_call, seeded
+from coset.training.run_settings import RunSettings, unusual_parameters
 
-
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """What all networks of a call have in common."""
-
-    model: nn.Module
-    split: Split
-    method: Method
-    seed: int
-    starts: Starts | None
-    folder: RunFolder | None
-    progress: Progress | None
-    checkpoint_seconds: float
-
-    def rows(self, replica: int) -> list[Row]:
-        """The networks of a replica."""
-        copies = self.method.copies
-        return [(replica,)] if copies == 1 else [(replica, copy) for copy in range(copies)]
-
-    def begun(self, row: Row) -> nn.Module:
-        """The model of a network as it starts, on the CPU."""
-        if self.starts is not None:
-            replica, copy = (*row, 0)[:2]
-            return self.starts.begun(replica * self.method.copies + copy)
-        with seeded(self.seed, row):
-            return fresh(self.model)
-
-    def own(self, row: Row) -> RowFolder | None:
-        if self.folder is None:
-            return None
-        return RowFolder(self.folder.path / Path(f"replica-{row[0]}", *map(_copy, row[1:])))
+SOLUTION = "solution.safetensors"
 
 
 def fit(
@@ -70,86 +40,146 @@ def fit(
     starts: State | None = None,
     checkpoint_seconds: float = 60.0,
 ) -> list[Solution]:
-    """Solutions of `method` from `replicas` independent initialisations and orders of the data, drawn from `seed`.
+    """Solutions of a method, from independent initialisations and orders of the data.
 
     The model says only what the network is: it is not changed, and training starts from fresh parameters (see
     `coset.training.initialise`). For a classification it returns logits (n, ..., classes) and the targets are
-    classes; for a regression it returns, and the targets are, (n, outputs) floating. `device` is the model's own unless
-    given. Same arguments, same result. Networks that can be are trained at once (see `coset.training.network`).
+    classes; for a regression it returns, and the targets are, (n, outputs) floating. Same arguments, same result.
+    Networks that can be are trained at once (see `coset.training.network`).
 
-    `starts` is a population to begin at in place of fresh parameters, samples of a flow for instance: a state of the
-    model for each network, of which a replica takes one, or as many as it has chains or members, in turn.
+    Args:
+        model: What is trained; its own parameters do not count.
+        data: Training examples: a `Split`, a pair of inputs and targets, or a loader of batches.
+        method: How: `coset.MAP`, `coset.VI`, or any other.
+        replicas: How many solutions.
+        seed: Of all random numbers.
+        device: Where to train; that of the model when None.
+        out: A folder for metrics and checkpoints. Called again with the same arguments, `fit` goes on where it was
+            stopped, with the same result, and returns finished replicas as they are.
+        progress: Hears of each epoch of each network.
+        starts: A population to begin at in place of fresh parameters, samples of a flow for instance: a state of the
+            model for each network, of which a replica takes one, or as many as it has chains or members, in turn.
+        checkpoint_seconds: A checkpoint is written after the first epoch that ends so long after the last one.
 
-    `out` is a folder for metrics and checkpoints, one after the first epoch that ends `checkpoint_seconds` after the
-    last one. Called again with the same arguments, `fit` goes on where it was stopped, with the same result, and
-    returns finished replicas as they are.
+    Returns:
+        A solution for each replica.
+
+    Raises:
+        CosetError: If the model does not fit the data, training diverges, or `out` holds another run.
+
+    Example:
+        >>> (posterior,) = coset.fit(model, digits.train, coset.VI(epochs=2))
+        >>> type(posterior).__name__
+        'Gaussian'
     """
     check_run(replicas, checkpoint_seconds, seed)
     where = resolve(device, states.of(model))
     split = as_split(data).to(where)
     check_call(model, split, where)
     _check_parameters(model)
-    given = None if starts is None else Starts.of(model, starts, replicas * method.copies)
-    known = {} if given is None else {"starts": digest(given.population.values())}
-    folder = None if out is None else open_folder(out, method, seed, model, split, where, **unusual(model), **known)
-    job = _Job(model, split, method, seed, given, folder, progress, checkpoint_seconds)
-    found: dict[Row, Solution] = {}
+    initial = None if starts is None else InitialStates.of(model, starts, replicas * method.copies)
+    folder = NO_FOLDER
+    if out is not None:
+        more = unusual_parameters(model)
+        if initial is not None:
+            more["starts"] = tensor_digest(initial.population.values())
+        folder = RunSettings(method, seed, model, split, where, more).folder(out)
+    fitting = _Fitting(model, split, method, seed, initial, folder, progress, checkpoint_seconds)
+    solutions: dict[NetworkIndex, Solution] = {}
     waiting = []
-    for row in (row for replica in range(replicas) for row in job.rows(replica)):
-        own = job.own(row)
-        finished = None if own is None else own.finished(where)
-        if finished is None:
-            waiting.append(row)
+    for index in (index for replica in range(replicas) for index in fitting.networks(replica)):
+        solution = fitting.stage(index).read(lambda file: load(file, where))
+        if solution is None:
+            waiting.append(index)
         else:
-            found[row] = finished
-    alike = given is None or given.differ_in_trained_only
-    together = len(waiting) > 1 and alike and batches(job.begun(waiting[0]).to(where).train(), split.inputs)
+            solutions[index] = solution
+    alike = initial is None or initial.differ_in_trained_only
+    together = len(waiting) > 1 and alike and batches(fitting.initial(waiting[0]).to(where).train(), split.inputs)
     while waiting:
-        group = _begun(job, waiting) or (waiting if together else waiting[:1])
-        found.update(zip(group, _train(job, group), strict=True))
-        waiting = [row for row in waiting if row not in group]
-    return [_combined(job, replica, [found[row] for row in job.rows(replica)]) for replica in range(replicas)]
+        group = fitting.group_of_checkpoint(waiting) or (waiting if together else waiting[:1])
+        solutions.update(zip(group, fitting.train(group), strict=True))
+        waiting = [index for index in waiting if index not in group]
+    return [
+        fitting.combined(replica, [solutions[index] for index in fitting.networks(replica)])
+        for replica in range(replicas)
+    ]
 
 
-def _begun(job: _Job, waiting: list[Row]) -> list[Row] | None:
-    """The networks of a checkpoint, if there is one: all of them, as it is of use for all only."""
-    for row in waiting:
-        own = job.own(row)
-        if own is not None and (begun := own.group()) is not None:
-            return begun
-    return None
+@dataclass(frozen=True, eq=False)
+class _Fitting:
+    """What all networks of a call have in common."""
 
+    model: nn.Module
+    split: Split
+    method: Method
+    seed: int
+    initial_states: InitialStates | None
+    folder: RunFolder
+    progress: Progress | None
+    checkpoint_seconds: float
 
-def _train(job: _Job, group: Sequence[Row]) -> list[Solution]:
-    device, method = job.split.inputs.device, job.method
-    randomness = Randomness(job.seed, group, device)
-    models = [job.begun(row) for row in group]
-    network = Network(models[0].to(device))
-    start = torch.stack([network.flatten(dict(made.named_parameters())).to(device) for made in models])
-    problem = Problem(network, start, job.split, likelihood_of(job.split.targets), randomness)
-    with randomness.active():
-        run = method.start(problem)
-    if job.folder is not None:
-        job.folder.write_settings()
-    folders = [own for row in group if (own := job.own(row)) is not None]
-    drive(run, method.epochs, job.split, randomness, group, folders, device, job.progress, job.checkpoint_seconds)
-    solutions = run.solutions()
-    release(run)
-    # The first has the checkpoint, which is needed until all others are there.
-    for own, solution in reversed(list(zip(folders, solutions, strict=False))):
-        own.finish(solution)
-    return solutions
+    def networks(self, replica: int) -> list[NetworkIndex]:
+        """The networks of a replica."""
+        copies = self.method.copies
+        return [(replica,)] if copies == 1 else [(replica, copy) for copy in range(copies)]
 
+    def initial(self, index: NetworkIndex) -> nn.Module:
+        """The model of a network as it starts, on the CPU."""
+        if self.initial_states is not None:
+            replica, copy = (*index, 0)[:2]
+            return self.initial_states.model_of(replica * self.method.copies + copy)
+        with seeded(self.seed, index):
+            return fresh(self.model)
 
-def _combined(job: _Job, replica: int, found: list[Solution]) -> Solution:
-    solution = job.method.combine(found)
-    if job.folder is not None and job.method.copies > 1:
-        RowFolder(job.folder.path / f"replica-{replica}").finish(solution)
-    return solution
+    def stage(self, index: NetworkIndex) -> Stage:
+        """The work on a network, or on a replica of several."""
+        folders = [f"replica-{index[0]}", *(f"copy-{copy}" for copy in index[1:])]
+        return self.folder.stage(*folders, result=SOLUTION)
 
+    def group_of_checkpoint(self, waiting: Sequence[NetworkIndex]) -> list[NetworkIndex] | None:
+        """The networks of a checkpoint, if there is one: all of them, as it is of use for all only."""
+        for index in waiting:
+            content = self.stage(index).load_checkpoint(torch.device("cpu"), CHECKPOINT_KEYS)
+            if content is not None:
+                return [tuple(other) for other in content["group"]]
+        return None
 
-def _copy(index: int) -> str:
-    return f"copy-{index}"
+    def train(self, group: Sequence[NetworkIndex]) -> list[Solution]:
+        """The solutions of networks that are trained together."""
+        device, method = self.split.inputs.device, self.method
+        randomness = Randomness(self.seed, group, device)
+        models = [self.initial(index) for index in group]
+        network = Network(models[0].to(device))
+        start = torch.stack([network.flatten(dict(one.named_parameters())).to(device) for one in models])
+        problem = TrainingProblem(network, start, self.split, likelihood_of(self.split.targets), randomness)
+        with randomness.active():
+            run = method.start(problem)
+        self.folder.claim()
+        stages = [self.stage(index) for index in group]
+        loop = Loop(
+            method.epochs,
+            group,
+            randomness,
+            device,
+            stages=stages,
+            progress=self.progress,
+            checkpoint_seconds=self.checkpoint_seconds,
+            split=self.split,
+        )
+        loop.drive(run)
+        solutions = run.solutions()
+        release(run)
+        # The first has the checkpoint, which is needed until all others are there.
+        for stage, solution in reversed(list(zip(stages, solutions, strict=True))):
+            stage.finish(solution.save)
+        return solutions
+
+    def combined(self, replica: int, solutions: list[Solution]) -> Solution:
+        """The solution of a replica."""
+        solution = self.method.combine(solutions)
+        if self.method.copies > 1:
+            self.stage((replica,)).finish(solution.save)
+        return solution
 
 
 def _check_parameters(model: nn.Module) -> None:

@@ -15,13 +15,13 @@ from coset.core.checks import check_choices, check_positive
 from coset.core.device import matmul_precision
 from coset.core.errors import CosetError
 from coset.data import Split
-from coset.inference.posterior import Point, Posterior, require_noise
-from coset.inference.sampling import Chains, ensemble
-from coset.solutions.likelihood import Classification
+from coset.inference.posterior import ChainState, LogPosterior, require_noise
+from coset.inference.sampling import Chains
+from coset.solutions.ensemble import Ensemble
 from coset.solutions.solution import Solution
 from coset.training.capture import captured
-from coset.training.loop import Problem, Run
-from coset.training.network import Network
+from coset.training.loop import SolutionRun
+from coset.training.network import Network, TrainingProblem
 
 GAMMA, DELAY, KAPPA = 0.05, 10, 0.75  # as in Hoffman & Gelman 2014 and in Stan
 BOLDER = 10  # the steps that are tried are drawn to so many times the first, since short ones cost more
@@ -109,13 +109,13 @@ class WarmUp:
         if count == 1:
             self._mean.zero_()
             self._squares.zero_()
-        moved = weights - self._mean
-        self._mean += moved / count
-        self._squares += moved * (weights - self._mean)
+        deviation = weights - self._mean
+        self._mean += deviation / count
+        self._squares += deviation * (weights - self._mean)
 
     def _rescale(self, count: int) -> None:
-        found = self._squares / (count - 1)
-        self.variance.copy_((count * found + SHRINKAGE * SMALL) / (count + SHRINKAGE))
+        variance = self._squares / (count - 1)
+        self.variance.copy_((count * variance + SHRINKAGE * SMALL) / (count + SHRINKAGE))
         self._averaging.restart(self._averaging.average)
 
 
@@ -129,22 +129,22 @@ def windows(trajectories: int) -> list[tuple[int, int]]:
         return []
     if trajectories < 150:
         return [(round(0.15 * trajectories), round(0.9 * trajectories))]
-    found, begin, size, last = [], 75, 25, trajectories - 50
+    all_windows, begin, size, last = [], 75, 25, trajectories - 50
     while begin < last:
         end = last if begin + 3 * size > last else begin + size
-        found.append((begin, end))
+        all_windows.append((begin, end))
         begin, size = end, 2 * size
-    return found
+    return all_windows
 
 
 class Leapfrog:
     """Moves weights w and momenta r, each (rows, p), under H(w, r) = -log p(w) + sum_i s_i r_i^2 / 2.
 
-    density: weights to a `Point`. at: where the chains are, and momentum: r; both are changed in place.
+    density: weights to a `ChainState`. at: where the chains are, and momentum: r; both are changed in place.
     step: (rows, 1), the length e of a step. variance: (rows, p), the inverse s of the diagonal mass.
     """
 
-    def __init__(self, density: Callable[[Tensor], Point], start: Point) -> None:
+    def __init__(self, density: Callable[[Tensor], ChainState], start: ChainState) -> None:
         self._density = density
         self.at = start.clone()
         self.momentum = torch.zeros_like(start.weights)
@@ -155,7 +155,9 @@ class Leapfrog:
     def run(self, steps: int) -> None:
         """Some steps; captured at the first call, after which all has to stay where it is."""
         if self._advance is None:
-            self._advance = captured(self._step, [*self.at.tensors, self.momentum], [], self.momentum.device)
+            self._advance = self._step
+            if self.momentum.is_cuda:
+                self._advance = captured(self._step, [*self.at.tensors, self.momentum], [], self.momentum.device)
         for _ in range(steps):
             self._advance()
 
@@ -220,21 +222,21 @@ class HMC(Chains):
     def epochs(self) -> int:  # type: ignore[override]
         return self.warm_up + self.draws
 
-    def start(self, problem: Problem) -> Run:
+    def start(self, problem: TrainingProblem) -> SolutionRun:
         return _Hamiltonian(self, problem)
 
 
-class _Hamiltonian(Run):
+class _Hamiltonian(SolutionRun):
     """Chains under way. draws: (rows, draws, p)."""
 
-    def __init__(self, settings: HMC, problem: Problem) -> None:
+    def __init__(self, settings: HMC, problem: TrainingProblem) -> None:
         noise = require_noise(settings, problem.likelihood, settings.noise)
         self._settings, self._network = settings, problem.network
-        self._classifies = isinstance(problem.likelihood, Classification)
+        self._classifies = problem.classifies
         self._problem = _double(problem) if settings.precision == "float64" else problem
         self._problem.network.model.eval()
         start = self._problem.start.clone()
-        density = Posterior(self._problem, settings.prior_variance, start.new_tensor(noise), settings.chunk)
+        density = LogPosterior(self._problem, settings.prior_variance, start.new_tensor(noise), settings.chunk)
         self._at = density(start)
         self._leapfrog = Leapfrog(density, self._at)
         slow = windows(settings.warm_up) if settings.mass == "diagonal" else []
@@ -281,17 +283,17 @@ class _Hamiltonian(Run):
             self._divergences += gain < -DIVERGENT
 
     def solutions(self) -> list[Solution]:
-        kept = max(self._done - self._settings.warm_up, 0)
+        count = max(self._done - self._settings.warm_up, 0)
         noise = None if self._classifies else self._settings.noise
-        return [ensemble(self._network, draws[:kept], noise) for draws in self._draws]
+        return [Ensemble(self._network.state(draws[:count]), noise=noise) for draws in self._draws]
 
     @property
     def _changes(self) -> list[Tensor]:
         return [*self._at.tensors, *self._warm_up.state, self._acceptance, self._divergences]
 
     def state_dict(self) -> dict[str, Any]:
-        kept = self._draws[:, : max(self._done - self._settings.warm_up, 0)]
-        return {"done": self._done, "draws": kept.clone(), "changes": [x.clone() for x in self._changes]}
+        draws = self._draws[:, : max(self._done - self._settings.warm_up, 0)]
+        return {"done": self._done, "draws": draws.clone(), "changes": [x.clone() for x in self._changes]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._done = state["done"]
@@ -300,7 +302,7 @@ class _Hamiltonian(Run):
             x.copy_(saved)
 
 
-def _double(problem: Problem) -> Problem:
+def _double(problem: TrainingProblem) -> TrainingProblem:
     """The same in float64."""
     inputs, targets = (x.double() if x.is_floating_point() else x for x in problem.split)
     network = Network(copy.deepcopy(problem.network.model).double())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,8 @@ from coset.solutions.full_gaussian import FullGaussian
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.kronecker_gaussian import KroneckerGaussian
 from coset.solutions.solution import Solution
-from coset.training.loop import Method, Problem, Run
-from coset.training.network import Network
+from coset.training.loop import Method, MinibatchRun, SolutionRun
+from coset.training.network import Network, TrainingProblem
 
 
 @dataclass(frozen=True)
@@ -53,27 +53,27 @@ class Laplace(Method):
     def epochs(self) -> int:  # type: ignore[override]
         return self.base.epochs
 
-    def start(self, problem: Problem) -> Run:
+    def start(self, problem: TrainingProblem) -> SolutionRun:
         n = len(problem.split)
         if self.prior_variance is None:
-            return _Approximating(self, self.base, n * self.base.weight_decay, problem)
-        decay = 1 / (n * self.prior_variance)
-        return _Approximating(self, replace(self.base, weight_decay=decay), 1 / self.prior_variance, problem)
+            return _AroundMode(problem, self.base, self.hessian, n * self.base.weight_decay)
+        base = replace(self.base, weight_decay=1 / (n * self.prior_variance))
+        return _AroundMode(problem, base, self.hessian, 1 / self.prior_variance)
 
 
-class _Approximating(Run):
+class _AroundMode(MinibatchRun):
     """Training by MAP, with a look at the curvature when the solutions are asked for."""
 
-    def __init__(self, settings: Laplace, base: MAP, precision: float, problem: Problem) -> None:
-        self._hessian, self._precision, self._problem = settings.hessian, precision, problem
+    def __init__(self, problem: TrainingProblem, base: MAP, hessian: str, precision: float) -> None:
+        self._hessian, self._precision = hessian, precision
         with evaluation_mode(problem.network.model):
-            self._names = self._dense_names()
-        self._training = base.start(problem)
+            self._names = self._dense_names(problem)
+        super().__init__(problem, base, base)
 
-    def _dense_names(self) -> list[str]:
+    def _dense_names(self, problem: TrainingProblem) -> list[str]:
         """The tensors whose curvature is not taken for a Kronecker product; tried on one example before training."""
-        network, inputs = self._problem.network, self._problem.split.inputs
-        trial = Curvature(network, self._problem.start[0], inputs[:1], noise=1.0)
+        network, inputs = problem.network, problem.split.inputs
+        trial = Curvature(network, problem.start[0], inputs[:1], noise=1.0)
         names = network.names
         if self._hessian == "last_layer":
             names = last_layer(network, trial.outputs)
@@ -87,9 +87,9 @@ class _Approximating(Run):
         return names
 
     def solutions(self) -> list[Solution]:
-        network, inputs = self._problem.network, self._problem.split.inputs
+        network, inputs = self.problem.network, self.problem.split.inputs
         with evaluation_mode(network.model):
-            modes = self._training.solutions()
+            modes = super().solutions()
             return [self._around(m, Curvature(network, network.flatten(m.mean), inputs, m.noise)) for m in modes]
 
     def _around(self, mode: Solution, curvature: Curvature) -> Solution:
@@ -107,15 +107,6 @@ class _Approximating(Run):
         """(H + I / v)^-1."""
         unit = torch.eye(len(curvature), dtype=curvature.dtype, device=curvature.device)
         return torch.cholesky_inverse(torch.linalg.cholesky(curvature + self._precision * unit))
-
-    def epoch(self) -> list[tuple[float, float | None]]:
-        return self._training.epoch()
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._training.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._training.load_state_dict(state)
 
 
 def last_layer(network: Network, run: Callable[[], object]) -> list[str]:

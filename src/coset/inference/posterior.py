@@ -10,7 +10,8 @@ from torch import Tensor
 
 from coset.core.errors import CosetError
 from coset.solutions.likelihood import Classification, Likelihood
-from coset.training.loop import Method, Problem
+from coset.training.loop import Method
+from coset.training.network import TrainingProblem
 
 
 def log_prior(weights: Tensor, variance: float) -> Tensor:
@@ -29,7 +30,7 @@ def require_noise(method: Method, likelihood: Likelihood, noise: float | None) -
 
 
 @dataclass(frozen=True, eq=False)
-class Point:
+class ChainState:
     """Where each of some chains is.
 
     weights and gradient: (rows, p); log_density: (rows,) float64, log p(y | x, w) + log N(w; 0, v), of which the
@@ -47,35 +48,35 @@ class Point:
         """All of it."""
         return [self.weights, self.log_density, self.log_likelihood, self.right, self.gradient]
 
-    def clone(self) -> Point:
+    def clone(self) -> ChainState:
         """The same in other memory."""
-        return Point(*(x.clone() for x in self.tensors))
+        return ChainState(*(x.clone() for x in self.tensors))
 
-    def copy_(self, other: Point) -> None:
+    def copy_(self, other: ChainState) -> None:
         """Go where the chains of `other` are."""
         for x, y in zip(self.tensors, other.tensors, strict=True):
             x.copy_(y)
 
-    def move_(self, other: Point, moved: Tensor) -> None:
-        """Let the chains with `moved` (rows,) go where those of `other` are."""
+    def move_(self, other: ChainState, accepted: Tensor) -> None:
+        """Let the chains with `accepted` (rows,) go where those of `other` are."""
         for x, y in zip(self.tensors, other.tensors, strict=True):
-            x.copy_(torch.where(moved.view(-1, *[1] * (x.ndim - 1)), y, x))
+            x.copy_(torch.where(accepted.view(-1, *[1] * (x.ndim - 1)), y, x))
 
 
 @dataclass(frozen=True, eq=False)
-class Posterior:
+class LogPosterior:
     """log p(w | data) up to a constant: sum_i log p(y_i | x_i, w) + log N(w; 0, v), over all examples.
 
     variance: v. noise: of the targets of a regression, on the device, as a captured step cannot bring it there.
     chunk: examples that are run at once, for each network.
     """
 
-    problem: Problem
+    problem: TrainingProblem
     variance: float
     noise: Tensor
     chunk: int
 
-    def __call__(self, weights: Tensor) -> Point:
+    def __call__(self, weights: Tensor) -> ChainState:
         """The density and its gradient at weights (rows, p)."""
         problem, w = self.problem, weights.detach().requires_grad_()
         gradient = -weights.detach() / self.variance  # that of the prior
@@ -88,4 +89,4 @@ class Posterior:
             if isinstance(problem.likelihood, Classification):
                 right += (outputs.argmax(-1) == targets).flatten(1).sum(1)
         density = likelihood + log_prior(w.detach(), self.variance)
-        return Point(w.detach(), density, likelihood, right, gradient)
+        return ChainState(w.detach(), density, likelihood, right, gradient)

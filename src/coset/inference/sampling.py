@@ -1,12 +1,10 @@
-"""What chains that follow stochastic gradients share: settings, cycles, and the draws that are kept."""
+"""What chains that follow stochastic gradients share: settings, cycles, and their draws."""
 
 from __future__ import annotations
 
-import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -17,10 +15,9 @@ from coset.core.state import owners, tie
 from coset.inference.posterior import log_prior, require_noise
 from coset.solutions.ensemble import Ensemble
 from coset.solutions.solution import Solution
-from coset.training.loop import Method, Problem, Run
-from coset.training.minibatches import Stepping, Stepwise
-from coset.training.network import Network
-from coset.training.optimizers import Optimizer, cosine
+from coset.training.loop import Learner, Method, Minibatch, MinibatchRun, SolutionRun
+from coset.training.network import Tensors, TrainingProblem
+from coset.training.optimizers import MinibatchSettings, cosine
 
 
 class Chains(Method):
@@ -32,28 +29,14 @@ class Chains(Method):
     def copies(self) -> int:
         return self.chains
 
-    def combine(self, found: Sequence[Solution]) -> Solution:
-        parts = [one.population for one in found if isinstance(one, Ensemble)]
-        joined = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        return Ensemble(tie(joined, owners(parts[0])), noise=found[0].noise)
-
-
-def ensemble(network: Network, draws: Tensor, noise: float | None) -> Ensemble:
-    """The draws (n, p) of a chain."""
-    return Ensemble(network.state(draws), noise=noise)
-
-
-class Thermal(Optimizer):
-    """Steps that also draw noise; `heat` is T / n, zero where there shall be none."""
-
-    def __init__(self, weights: Tensor, problem: Problem) -> None:
-        self._weights, self._problem = weights, problem
-        self.heat = weights.new_zeros(())
-        self.state = []
+    def combine(self, solutions: Sequence[Solution]) -> Solution:
+        chains = [chain.population for chain in solutions if isinstance(chain, Ensemble)]
+        draws = {name: torch.cat([chain[name] for chain in chains]) for name in chains[0]}
+        return Ensemble(tie(draws, owners(chains[0])), noise=solutions[0].noise)
 
 
 @dataclass(frozen=True)
-class Sampler(Chains, Stepwise):
+class Sampler(Chains, MinibatchSettings, Learner):
     """Settings of a chain for p(w | data)^(1/T), where p(w) = N(0, v), that follows stochastic gradients.
 
     With U = -sum_i log p(y_i | x_i, w) - log N(w; 0, v), estimated from a batch of m examples times n/m, a step
@@ -66,6 +49,8 @@ class Sampler(Chains, Stepwise):
     prior_variance: v. noise: standard deviation of the targets, which a regression needs. The model runs as in
     evaluation: without dropout, and with the statistics of its norms fixed.
     """
+
+    training: ClassVar[bool] = False
 
     chains: int = 4
     rate: float = 0.01
@@ -104,62 +89,42 @@ class Sampler(Chains, Stepwise):
         each = (self.cycle - self.burn_in) // self.thin
         return whole * each + max(rest - self.burn_in, 0) // self.thin
 
-    def start(self, problem: Problem) -> Run:
-        weights = problem.start.clone()
-        return Sampling(self, problem, weights, self.optimizer(weights, problem))
+    def start(self, problem: TrainingProblem) -> SolutionRun:
+        return MinibatchRun(problem, self, self)
 
-    @abstractmethod
-    def optimizer(self, weights: Tensor, problem: Problem) -> Thermal:
-        """What moves the weights (rows, p)."""
+    def rate_at(self, step: int, total: int) -> float:
+        if self.schedule == "constant":
+            return self.rate
+        length = total // self.cycles
+        return self.rate * cosine(step % length / length)
 
+    def initial_noise(self, problem: TrainingProblem) -> tuple[float, bool]:
+        return require_noise(self, problem.likelihood, self.noise), False
 
-class Sampling(Stepping, Run):
-    """Chains under way. draws: (rows, draws, p), in the order in which they were made."""
+    def parameters(self, problem: TrainingProblem) -> Tensors:
+        """The weights, (rows, p)."""
+        return {"weights": problem.start.clone()}
 
-    training = False
+    def memory(self, problem: TrainingProblem) -> dict[str, Any]:
+        """The draws so far, (rows, p) each, and the heat T / n of a step, zero where there shall be no noise."""
+        return {"draws": [], "heat": problem.start.new_zeros(())}
 
-    def __init__(self, settings: Sampler, problem: Problem, weights: Tensor, optimizer: Thermal) -> None:
-        self._sampler, self._weights, self._thermal = settings, weights, optimizer
-        self._draws = weights.new_zeros(len(weights), settings.draws_after(settings.epochs), weights.shape[1])
-        self._epochs = 0
-        noise = require_noise(settings, problem.likelihood, settings.noise)
-        log_noise = weights.new_full((len(weights),), math.log(noise))
-        super().__init__(settings, problem, [weights], log_noise, optimizer)
+    def objective(
+        self, problem: TrainingProblem, parameters: Tensors, batch: Minibatch
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        weights = parameters["weights"]
+        outputs = problem.network(weights, batch.inputs)
+        loss = batch.loss(outputs)
+        return loss - log_prior(weights, self.prior_variance) / len(problem.split), loss, outputs
 
-    def objective(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        outputs = self.problem.network(self._weights, inputs)
-        loss = self.loss(outputs, targets)
-        prior = log_prior(self._weights, self._sampler.prior_variance)
-        return loss - prior / len(self.problem.split), loss, outputs
+    def before_epoch(self, problem: TrainingProblem, parameters: Tensors, epoch: int) -> None:
+        explores = self.schedule == "cyclical" and epoch % self.cycle < self.burn_in
+        problem.memory["heat"].fill_(0 if explores else self.temperature / len(problem.split))
 
-    def rate(self, step: int, total: int) -> float:
-        settings = self._sampler
-        if settings.schedule == "constant":
-            return settings.rate
-        length = total // settings.cycles
-        return settings.rate * cosine(step % length / length)
+    def after_epoch(self, problem: TrainingProblem, parameters: Tensors, epoch: int) -> None:
+        if self.draws_after(epoch + 1) > self.draws_after(epoch):
+            problem.memory["draws"].append(parameters["weights"].detach().clone())
 
-    def epoch(self) -> list[tuple[float, float | None]]:
-        settings = self._sampler
-        exploring = settings.schedule == "cyclical" and self._epochs % settings.cycle < settings.burn_in
-        self._thermal.heat.fill_(0 if exploring else settings.temperature / len(self.problem.split))
-        found = super().epoch()
-        before, after = (settings.draws_after(epochs) for epochs in (self._epochs, self._epochs + 1))
-        if after > before:
-            self._draws[:, before] = self._weights.detach()
-        self._epochs += 1
-        return found
-
-    def solutions(self) -> list[Solution]:
-        network, kept = self.problem.network, self._sampler.draws_after(self._epochs)
-        return [ensemble(network, draws[:kept], self.found_noise(row)) for row, draws in enumerate(self._draws)]
-
-    def state_dict(self) -> dict[str, Any]:
-        kept = self._draws[:, : self._sampler.draws_after(self._epochs)].clone()
-        return {**super().state_dict(), "epochs": self._epochs, "draws": kept}
-
-    @torch.no_grad()
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        super().load_state_dict(state)
-        self._epochs = state["epochs"]
-        self._draws[:, : state["draws"].shape[1]] = state["draws"]
+    def solution(self, problem: TrainingProblem, parameters: Tensors, row: int) -> Solution:
+        draws = torch.stack([weights[row] for weights in problem.memory["draws"]])
+        return Ensemble(problem.network.state(draws), noise=problem.noise(row))

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from coset.core.errors import CosetError
-from coset.inference.sampling import Sampler, Thermal
-from coset.training.loop import Problem
+from coset.inference.sampling import Sampler
+from coset.training.network import TrainingProblem
+from coset.training.optimizers import Optimizer
 
 
 @dataclass(frozen=True)
@@ -33,15 +34,15 @@ class SGHMC(Sampler):
         if not 0 <= self.momentum < 1:
             raise CosetError(f"SGHMC: momentum must be in [0, 1), not {self.momentum!r}.")
 
-    def optimizer(self, weights: Tensor, problem: Problem) -> Thermal:
-        return _Underdamped(weights, problem, self.momentum)
+    def make_optimizer(self, problem: TrainingProblem, parameters: list[Tensor]) -> Optimizer:
+        return _Underdamped(problem, parameters, self.momentum)
 
 
-class _Underdamped(Thermal):
-    def __init__(self, weights: Tensor, problem: Problem, momentum: float) -> None:
-        super().__init__(weights, problem)
-        self._momentum = momentum
-        self._velocity = torch.zeros_like(weights)
+class _Underdamped(Optimizer):
+    def __init__(self, problem: TrainingProblem, parameters: list[Tensor], momentum: float) -> None:
+        (self._weights,) = parameters
+        self._problem, self._heat, self._momentum = problem, problem.memory["heat"], momentum
+        self._velocity = torch.zeros_like(self._weights)
         self.state = [self._velocity]
 
     @torch.no_grad()
@@ -49,5 +50,5 @@ class _Underdamped(Thermal):
         w, v, (gradient,) = self._weights, self._velocity, gradients
         v.addcmul_(gradient, rate, value=-1)
         w.add_(v, alpha=0.5)
-        v.mul_(self._momentum).addcmul_(self._problem.normal(), ((1 - self._momentum**2) * rate * self.heat).sqrt())
+        v.mul_(self._momentum).addcmul_(self._problem.normal(), ((1 - self._momentum**2) * rate * self._heat).sqrt())
         w.add_(v, alpha=0.5)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.inference.sampling import Sampler, Thermal
-from coset.training.loop import Problem
+from coset.inference.sampling import Sampler
+from coset.training.network import TrainingProblem
+from coset.training.optimizers import Optimizer
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,18 @@ class SGLD(Sampler):
     settings are those of `Sampler`.
     """
 
-    def optimizer(self, weights: Tensor, problem: Problem) -> Thermal:
-        return _Langevin(weights, problem)
+    def make_optimizer(self, problem: TrainingProblem, parameters: list[Tensor]) -> Optimizer:
+        return _Langevin(problem, parameters)
 
 
-class _Langevin(Thermal):
+class _Langevin(Optimizer):
+    def __init__(self, problem: TrainingProblem, parameters: list[Tensor]) -> None:
+        (self._weights,) = parameters
+        self._problem, self._heat = problem, problem.memory["heat"]
+        self.state = []
+
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], rate: Tensor) -> None:
         (gradient,) = gradients
         self._weights.addcmul_(gradient, rate, value=-1)
-        self._weights.addcmul_(self._problem.normal(), (2 * rate * self.heat).sqrt())
+        self._weights.addcmul_(self._problem.normal(), (2 * rate * self._heat).sqrt())

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from coset.core.errors import CosetError
-from coset.inference.vi import VI, Variational
+from coset.inference.vi import VI
 from coset.solutions.orbit_map import OrbitMap
 from coset.solutions.overlap_estimators import Entropy, estimator
 from coset.symmetries.infer import symmetry
-from coset.symmetries.symmetry import Symmetry
-from coset.training.loop import Problem, Run
+from coset.training.network import TrainingProblem
 
 
 @dataclass(frozen=True)
@@ -41,30 +41,23 @@ class SymmetrizedVI(VI):
         if self.reparameterization == "local":
             raise CosetError("SymmetrizedVI: the entropy needs the weights that were drawn, so they cannot be local.")
 
-    def start(self, problem: Problem) -> Run:
-        # Traced on the CPU, where the group is the same.
+    def context(self, problem: TrainingProblem) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        """I at drawn weights, means and deviations, each (rows, p); traced on the CPU, where the group is the same."""
         model = copy.deepcopy(problem.network.model).cpu().eval()
         sym = symmetry(model, (problem.split.inputs[:2].cpu(),))
-        moved = [name for group in sym.groups if group.size > 1 for name, _ in group.members]
-        for name in {name for name, p in model.named_parameters() if not p.requires_grad} & {*moved}:
+        permuted = [name for group in sym.groups if group.size > 1 for name, _ in group.members]
+        for name in {name for name, p in model.named_parameters() if not p.requires_grad} & {*permuted}:
             raise CosetError(
                 f"Parameter '{name}' is frozen, but equivalent modes have other values of it, so that they do not "
                 "overlap at all: use coset.VI."
             )
-        return _Symmetrized(self, problem, sym)
-
-
-class _Symmetrized(Variational):
-    def __init__(self, settings: SymmetrizedVI, problem: Problem, sym: Symmetry) -> None:
         orbit = OrbitMap(sym, problem.network.shapes, problem.device)
-        self._estimate = estimator(settings.entropy, orbit, settings.elements)
-        self._log_order = orbit.log_order
-        self._temperature = settings.temperature
-        super().__init__(settings, problem)
+        estimate = estimator(self.entropy, orbit, self.elements)
+        return lambda weights, mean, std: orbit.log_order - estimate(weights, mean, std)
 
-    def surplus(self, weights: Tensor, std: Tensor) -> Tensor:
+    def surplus(self, problem: TrainingProblem, weights: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """-T I, (rows,)."""
         # Permutations come from torch's global generator, so that the noise of the weights is that of plain VI.
         with torch.autocast(weights.device.type, enabled=False):
-            information = self._log_order - self._estimate(weights, self.mean, std)
-        return -self._temperature * information.to(weights.dtype)
+            information: Tensor = problem.context(weights, mean, std)
+        return -self.temperature * information.to(weights.dtype)

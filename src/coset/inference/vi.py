@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -13,12 +14,12 @@ from torch.nn import functional as F
 from coset.core.checks import check_positive
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.solution import Solution
-from coset.training.loop import Method, Problem, Run
-from coset.training.minibatches import Descending, Descent
+from coset.training.loop import GradientMethod, Minibatch
+from coset.training.network import Tensors, TrainingProblem
 
 
 @dataclass(frozen=True)
-class VI(Descent, Method):
+class VI(GradientMethod):
     """Maximise the evidence lower bound of q = N(m, s^2) under the prior N(0, v), tempered:
 
         E_q[sum_i log p(y_i | x_i, w) + log N(w; 0, v)] + T H(q)
@@ -33,7 +34,7 @@ class VI(Descent, Method):
     has less variance. The other settings are those of `Descent`.
     """
 
-    RATES: ClassVar[dict[str, float]] = {"adam": 5e-3, "sgd": 0.05}
+    RATES: ClassVar[Mapping[str, float]] = {"adam": 5e-3, "sgd": 0.05}
 
     prior_variance: float = 1.0
     temperature: float = 1.0
@@ -45,59 +46,44 @@ class VI(Descent, Method):
         super().__post_init__()
         check_positive(self, "prior_variance", "temperature", "initial_std", "samples")
 
-    def start(self, problem: Problem) -> Run:
-        return Variational(self, problem)
-
-
-class Variational(Descending, Run):
-    """The means m and r with s = log(1 + e^r), each (rows, p)."""
-
-    def __init__(self, settings: VI, problem: Problem) -> None:
-        self._vi = settings
-        self.mean = problem.start.clone()
-        s = settings.initial_std
+    def parameters(self, problem: TrainingProblem) -> Tensors:
+        """The means m, and r with s = log(1 + e^r), each (rows, p)."""
+        s = self.initial_std
         # log(e^s - 1), where e^s may be too large.
-        self.rho = torch.full_like(self.mean, s + math.log(-math.expm1(-s)))
-        super().__init__(settings, problem, [self.mean, self.rho])
+        rho = torch.full_like(problem.start, s + math.log(-math.expm1(-s)))
+        return {"mean": problem.start.clone(), "rho": rho}
 
-    def std(self) -> Tensor:
-        """s, (rows, p)."""
-        return F.softplus(self.rho)
-
-    def objective(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        std, samples = self.std(), self._vi.samples
-        loss = torch.zeros(self.problem.rows, device=inputs.device)
+    def objective(
+        self, problem: TrainingProblem, parameters: Tensors, batch: Minibatch
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        mean, std = parameters["mean"], F.softplus(parameters["rho"])
+        loss = torch.zeros(problem.rows, device=batch.inputs.device)
         extra = torch.zeros_like(loss)
-        for _ in range(samples):
-            outputs, more = self._draw(std, inputs)
-            loss = loss + self.loss(outputs, targets) / samples
-            extra = extra + more / samples
-        return loss + (self.divergence(std) + extra) / len(self.problem.split), loss, outputs
+        for _ in range(self.samples):
+            if self.reparameterization == "local":
+                outputs = problem.network.local(mean, std, batch.inputs)
+            else:
+                weights = mean + std * problem.normal()
+                outputs = problem.network(weights, batch.inputs)
+                extra = extra + self.surplus(problem, weights, mean, std) / self.samples
+            loss = loss + batch.loss(outputs) / self.samples
+        return loss + (self.divergence(mean, std) + extra) / len(problem.split), loss, outputs
 
-    def _draw(self, std: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """Outputs of networks drawn from q, and what `surplus` adds for them."""
-        if self._vi.reparameterization == "local":
-            return self.problem.network.local(self.mean, std, inputs), torch.zeros((), device=inputs.device)
-        weights = self.mean + std * self.problem.normal()
-        return self.problem.network(weights, inputs), self.surplus(weights, std)
-
-    def surplus(self, weights: Tensor, std: Tensor) -> Tensor:
+    def surplus(self, problem: TrainingProblem, weights: Tensor, mean: Tensor, std: Tensor) -> Tensor:
         """What a subclass adds to the divergence for drawn weights, (rows,)."""
         return torch.zeros((), device=weights.device)
 
-    def divergence(self, std: Tensor) -> Tensor:
+    def divergence(self, mean: Tensor, std: Tensor) -> Tensor:
         """-E_q[log N(w; 0, v)] - T H(q), (rows,); for T = 1 it is KL(q || p).
 
         KL = sum_i ((s_i^2 + m_i^2) / v - 1 - log(s_i^2 / v)) / 2.
         """
-        v, temperature = self._vi.prior_variance, self._vi.temperature
-        energy = ((std.square() + self.mean.square()) / v + math.log(2 * math.pi * v)) / 2
+        v = self.prior_variance
+        energy = ((std.square() + mean.square()) / v + math.log(2 * math.pi * v)) / 2
         entropy = std.log() + (1 + math.log(2 * math.pi)) / 2
-        return (energy - temperature * entropy).sum(1)
+        return (energy - self.temperature * entropy).sum(1)
 
-    def solutions(self) -> list[Solution]:
-        network, std = self.problem.network, self.std().detach()
-        found: list[Solution] = []
-        for row, mean in enumerate(self.mean):
-            found.append(Gaussian(network.state(mean), network.unflatten(std[row]), noise=self.found_noise(row)))
-        return found
+    def solution(self, problem: TrainingProblem, parameters: Tensors, row: int) -> Solution:
+        network, mean, std = problem.network, parameters["mean"], F.softplus(parameters["rho"]).detach()
+        noise = problem.noise(row)
+        return Gaussian(network.state(mean[row]), network.unflatten(std[row]), noise=noise)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -19,9 +20,9 @@ from coset.solutions.dirac import Dirac
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.gaussian_forms import as_gaussian
 from coset.solutions.pgd import PGD, perturb
-from coset.training.loop import Problem
-from coset.training.minibatches import Descending, Descent, check_decay
-from coset.training.network import Network
+from coset.training.loop import Learner, Minibatch
+from coset.training.network import Network, Tensors, TrainingProblem
+from coset.training.optimizers import INITIAL_NOISE, Descent, check_decay
 
 Buffers = Mapping[str, tuple[Tensor, Tensor]]
 """By name, at the first end and at the last."""
@@ -74,8 +75,8 @@ class Ends:
 
     @property
     def log_std(self) -> Tensor | None:
-        found = [self.network.flatten(q.std).log() for q in (self.first, self.last) if isinstance(q, Gaussian)]
-        return torch.stack(found) if found else None
+        logs = [self.network.flatten(q.std).log() for q in (self.first, self.last) if isinstance(q, Gaussian)]
+        return torch.stack(logs) if logs else None
 
     @property
     def buffers(self) -> Buffers:
@@ -96,7 +97,7 @@ class Ends:
         inner: list[Dirac | Gaussian] = []
         for k, deviation in enumerate(mean):
             t = (k + 1) / (len(mean) + 1)
-            state = self._moved(states.lerp(self.first.mean, self.last.mean, t), deviation)
+            state = self._deviating(states.lerp(self.first.mean, self.last.mean, t), deviation)
             noise = None if self.noise is None else (1 - t) * self.noise[0] + t * self.noise[1]
             if log_std is None or self.log_std is None:
                 inner.append(Dirac(state, noise))
@@ -105,13 +106,13 @@ class Ends:
                 inner.append(Gaussian(state, self.network.unflatten(std), noise))
         return CURVES[kind](self.first, *inner, self.last)
 
-    def _moved(self, state: State, deviation: Tensor) -> dict[str, Tensor]:
+    def _deviating(self, state: State, deviation: Tensor) -> dict[str, Tensor]:
         tied = owners(self.first.mean)
-        moved = {
+        trained = {
             name: (state[name].to(x.dtype) + x).to(state[name].dtype)
             for name, x in self.network.unflatten(deviation).items()
         }
-        return tie({name: moved.get(tied[name], x) for name, x in state.items()}, tied)
+        return tie({name: trained.get(tied[name], x) for name, x in state.items()}, tied)
 
 
 def ends_of(
@@ -161,7 +162,7 @@ class Connect(Descent):
     for adam and 0.03 for sgd when None. The noise is that of the ends.
     """
 
-    RATES: ClassVar[dict[str, float]] = {"adam": 1e-3, "sgd": 0.03}
+    RATES: ClassVar[Mapping[str, float]] = {"adam": 1e-3, "sgd": 0.03}
 
     optimizer: Literal["adam", "sgd"] = "sgd"
     curve: Literal["bezier", "chain"] = "bezier"
@@ -178,104 +179,119 @@ class Connect(Descent):
         if self.noise is not None:
             raise CosetError("Connect: the noise of a curve is that of its ends, and cannot be set.")
 
+    def initial_noise(self, problem: TrainingProblem) -> tuple[float, bool]:
+        return INITIAL_NOISE, False  # which plays no part
 
-class Along(Descending):
-    """A run whose loss is taken at one random point of a curve a step."""
 
-    def __init__(self, settings: Connect, problem: Problem, ends: Ends, moved: list[Tensor]) -> None:
-        """`moved` are the parameters that are learned, each with one row."""
-        self.connect = settings
-        self._noises = None if ends.noise is None else problem.start.new_tensor(ends.noise)
-        super().__init__(settings, problem, moved, learns_noise=False)
-        self._times = problem.start.new_zeros(self.steps)
+@dataclass(frozen=True, eq=False)
+class EndTensors:
+    """The two ends as vectors: mean and log_std (2, p), the latter of Gaussians; noise (2,) of a regression."""
 
-    def epoch(self) -> list[tuple[float, float | None]]:
-        (generator,) = self.problem.randomness.generators
-        drawn = torch.rand(self.steps, generator=generator, device=self.problem.device)
+    mean: Tensor
+    log_std: Tensor | None
+    buffers: Buffers
+    noise: Tensor | None
+
+
+@dataclass(frozen=True, eq=False)
+class AlongCurve(Learner):
+    """What is learned at one random point of a curve a step."""
+
+    connect: Connect
+    ends: Ends
+
+    def context(self, problem: TrainingProblem) -> EndTensors:
+        noise = None if self.ends.noise is None else problem.start.new_tensor(self.ends.noise)
+        return EndTensors(self.ends.mean, self.ends.log_std, self.ends.buffers, noise)
+
+    def memory(self, problem: TrainingProblem) -> dict[str, Any]:
+        """The t of each step of an epoch."""
+        return {"times": problem.start.new_zeros(problem.steps(self.connect.batch_size))}
+
+    def before_epoch(self, problem: TrainingProblem, parameters: Tensors, epoch: int) -> None:
+        (generator,) = problem.randomness.generators
+        times = problem.memory["times"]
+        steps = len(times)
+        draws = torch.rand(steps, generator=generator, device=problem.device)
         if self.connect.times == "stratified":
-            parts = torch.randperm(self.steps, generator=generator, device=self.problem.device)
-            drawn = (parts + drawn) / self.steps
-        self._times.copy_(drawn)
-        return super().epoch()
+            parts = torch.randperm(steps, generator=generator, device=problem.device)
+            draws = (parts + draws) / steps
+        times.copy_(draws)
 
-    def time(self) -> Tensor:
-        """The t of this step, (1,)."""
-        return self._times.index_select(0, (self._done % self.steps).view(1))
+    def time(self, problem: TrainingProblem, batch: Minibatch) -> Tensor:
+        """The t of a step, (1,)."""
+        times: Tensor = problem.memory["times"]
+        return times.index_select(0, batch.step.view(1))
 
-    def noise(self) -> Tensor:
-        if self._noises is None:
-            return super().noise()
-        return torch.lerp(self._noises[0], self._noises[1], self.time()).view(-1, 1, 1)
-
-    def bent(self, ends: Tensor, deviation: Tensor) -> Tensor:
+    def point(self, t: Tensor, ends: Tensor, deviation: Tensor) -> Tensor:
         """The point at t, (1, p): (1-t) ends_0 + t ends_1 + sum_k B_k(t) deviation_k.
 
         ends: (2, p); deviation: (1, bends, p), by how much the inner control points are off equal distances on the
         line, as in tatro2020 Eq. 35. Since sum_k B_k(t) k / n = t, this is the curve.
         """
-        t = self.time()
         inner = CURVES[self.connect.curve].basis(t, self.connect.bends + 1)[:, 1:-1]
         return torch.lerp(ends[0], ends[1], t.unsqueeze(1)) + torch.einsum("rb,rbp->rp", inner, deviation)
 
-    def measured(self, weights: Tensor, buffers: Buffers, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    def loss(
+        self, problem: TrainingProblem, batch: Minibatch, t: Tensor, weights: Tensor, buffers: Buffers
+    ) -> tuple[Tensor, Tensor]:
         """The loss (1,) of the network `weights` (1, p), under attack if there is one, and its outputs.
 
         `buffers` are those of the two ends.
         """
-        place(self.problem.network.model, buffers, self.time())
+        noises = problem.context.noise
+        noise = None if noises is None else torch.lerp(noises[0], noises[1], t)
+        place(problem.network.model, buffers, t)
+        inputs = batch.inputs
         if self.connect.attack is not None:
             fixed = weights.detach()
 
             def loss(changed: Tensor) -> Tensor:
-                return self.loss(self.problem.network.aside(fixed, changed), targets)
+                return batch.loss(problem.network.aside(fixed, changed), noise)
 
-            inputs = perturb(self.connect.attack, loss, inputs, self.problem.randomness.generators)
-        outputs = self.problem.network(weights, inputs)
-        return self.loss(outputs, targets), outputs
+            inputs = perturb(self.connect.attack, loss, inputs, problem.randomness.generators)
+        outputs = problem.network(weights, inputs)
+        return batch.loss(outputs, noise), outputs
 
     def decay(self, weights: Tensor) -> Tensor:
         """weight_decay / 2 |w|^2, (1,)."""
         return self.connect.weight_decay / 2 * weights.square().sum(1)
 
 
-class Connecting(Along):
-    """The deviations of the control points, (1, bends, p), and for Gaussians those of their log-deviations.
+@dataclass(frozen=True, eq=False)
+class CurveLearner(AlongCurve):
+    """Learns how far the inner control points deviate, and for Gaussians their log-deviations, each (1, bends, p).
 
-    The step also minimises |deviation - start|^2 / (2 reach) if `reach` is finite, a proximal term (tatro2020 Eq. 34).
+    start: where the deviations begin, on the straight line when None. A step also minimises |deviation - start|^2 /
+    (2 reach) if `reach` is finite, a proximal term (tatro2020 Eq. 34).
     """
 
-    def __init__(
-        self,
-        settings: Connect,
-        problem: Problem,
-        ends: Ends,
-        start: Tensor | None = None,
-        reach: float = float("inf"),
-    ) -> None:
-        """`start`: where the deviations (1, bends, p) begin, on the straight line when None."""
-        self._ends, self._reach = ends, reach
-        self._mean, self._log_std, self._buffers = ends.mean, ends.log_std, ends.buffers
-        size = 1, settings.bends, self._mean.shape[1]
-        self._start = self._mean.new_zeros(size) if start is None else start
-        self.deviation = self._start.clone()
-        self.log_deviation = None if self._log_std is None else self._mean.new_zeros(size)
-        learned = [x for x in (self.deviation, self.log_deviation) if x is not None]
-        super().__init__(settings, problem, ends, learned)
+    start: Tensor | None = None
+    reach: float = math.inf
 
-    def objective(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        weights = mean = self.bent(self._mean, self.deviation)
+    def parameters(self, problem: TrainingProblem) -> Tensors:
+        zeros = problem.start.new_zeros(1, self.connect.bends, problem.start.shape[1])
+        deviation = (zeros if self.start is None else self.start).clone()
+        return {"mean": deviation} if problem.context.log_std is None else {"mean": deviation, "log_std": zeros}
+
+    def objective(
+        self, problem: TrainingProblem, parameters: Tensors, batch: Minibatch
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ends, t, deviation = problem.context, self.time(problem, batch), parameters["mean"]
+        weights = mean = self.point(t, ends.mean, deviation)
         extra = self.decay(mean)
-        if self._log_std is not None and self.log_deviation is not None:
-            log_std = self.bent(self._log_std, self.log_deviation)
+        if ends.log_std is not None:
+            log_std = self.point(t, ends.log_std, parameters["log_std"])
             std = log_std.exp()
-            weights = mean + std * self.problem.normal()
-            extra = extra + self.decay(std) - log_std.sum(1) / len(self.problem.split)
-        if self._reach < float("inf"):
-            extra = extra + (self.deviation - self._start).square().sum((1, 2)) / (2 * self._reach)
-        loss, outputs = self.measured(weights, self._buffers, inputs, targets)
+            weights = mean + std * problem.normal()
+            extra = extra + self.decay(std) - log_std.sum(1) / len(problem.split)
+        if self.reach < math.inf:
+            start = 0 if self.start is None else self.start
+            extra = extra + (deviation - start).square().sum((1, 2)) / (2 * self.reach)
+        loss, outputs = self.loss(problem, batch, t, weights, ends.buffers)
         return loss + extra, loss, outputs
 
-    def curve(self) -> Curve:
+    def curve(self, parameters: Tensors) -> Curve:
         """The curve as it stands."""
-        log_std = None if self.log_deviation is None else self.log_deviation[0].detach()
-        return self._ends.curve(self.connect.curve, self.deviation[0].detach(), log_std)
+        mean, log_std = parameters["mean"], parameters.get("log_std")
+        return self.ends.curve(self.connect.curve, mean[0].detach(), None if log_std is None else log_std[0].detach())

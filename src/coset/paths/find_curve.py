@@ -18,11 +18,12 @@ from coset.core.device import resolve
 from coset.core.errors import CosetError
 from coset.core.files import write_json
 from coset.core.progress import Progress
+from coset.core.resume import CHECKPOINT, NO_FOLDER, tensor_digest
 from coset.core.state import State
 from coset.data import Data, Split, as_split
-from coset.paths.connect import Connect, Connecting, ends_of
+from coset.paths.connect import Connect, CurveLearner, ends_of
 from coset.paths.curve import Curve, load_curve, plain
-from coset.paths.pam import PAM, Work, alternate
+from coset.paths.pam import PAM, CurveTraining, alternate
 from coset.solutions.as_solution import with_order
 from coset.solutions.dirac import Dirac
 from coset.solutions.gaussian import Gaussian
@@ -31,9 +32,9 @@ from coset.solutions.load import load
 from coset.solutions.solution import Solution
 from coset.symmetries.infer import symmetry
 from coset.symmetries.symmetry import Symmetry
-from coset.training.folder import CHECKPOINT, SETTINGS, digest, open_folder
 from coset.training.loop import check_run
 from coset.training.network import check_call
+from coset.training.run_settings import RunSettings
 
 log = logging.getLogger(__name__)
 
@@ -87,39 +88,56 @@ def find_curve(
         settings.attack.check(*split)
     for q in (first, second):
         likelihood_of(split.targets).check_noise(q.noise)
-    path = None
+    folder = NO_FOLDER
     if out is not None:
-        given = {
-            "ends": [_known(q) for q in (first, second)],
+        more = {
+            "ends": [_digest(q) for q in (first, second)],
             "align": repr(matching) if align else None,
             "pam": None if alternating is None else asdict(alternating),
         }
-        folder = open_folder(out, settings, seed, model, split, where, **given)
-        path = folder.path
-        if (path / CURVE).exists() and (path / SETTINGS).exists():
-            _drop_checkpoints(path)
-            return load_curve(path / CURVE, where)
-        _refuse_strangers(path)
-        folder.write_settings()
-    first, second = first.to(where), second.to(where)
-    if sym is None and (align or alternating is not None):
-        sym = _symmetry(model, split)
-    if align and sym is not None:
-        second = _aligned(first, second, sym, matching, model, split, seed, path)
-    work = Work(split, seed, where, path, progress, checkpoint_seconds)
-    if alternating is not None and sym is not None and isinstance(first, Dirac) and isinstance(second, Dirac):
-        found = alternate(settings, alternating, first, second, model, sym, work)
-        if path is not None:
-            write_json(path / OBJECTIVES, {"objectives": found.objectives})
-        curve = found.curve
-    else:
-        ends = ends_of(first, second, model, where)
-        run = work.learn(ends, lambda problem: Connecting(settings, problem, ends), settings.epochs, "curve-1", 0)
-        curve = run.curve()
-    if path is not None:
-        curve.save(path / CURVE)
-        _drop_checkpoints(path)
-    return curve
+        folder = RunSettings(settings, seed, model, split, where, more).folder(out, [CURVE, ALIGNED, "permutation-*"])
+    curve = folder.stage(result=CURVE)
+
+    def learn() -> Curve:
+        folder.claim()
+        training = CurveTraining(split, seed, where, folder, progress, checkpoint_seconds)
+        group = _symmetry(model, split) if sym is None and (align or alternating is not None) else sym
+        ends = first.to(where), second.to(where)
+        return _learned(model, settings, ends, training, group, matching if align else None, alternating)
+
+    result = curve.complete(lambda file: load_curve(file, where), learn, lambda learned, file: learned.save(file))
+    if folder.path is not None:
+        for part in folder.path.glob(f"*/{CHECKPOINT}"):
+            part.unlink()
+    return result
+
+
+def _learned(
+    model: nn.Module,
+    connect: Connect,
+    ends: tuple[Dirac | Gaussian, Dirac | Gaussian],
+    training: CurveTraining,
+    sym: Symmetry | None,
+    matching: str | AlignMethod | None,
+    pam: PAM | None,
+) -> Curve:
+    """The curve, after the second end was aligned if there is a way to do so."""
+    first, second = ends
+    if matching is not None and sym is not None:
+        aligned = training.folder.stage(result=ALIGNED)
+        # Kept, as a match on CUDA may come out otherwise the next time.
+        second = aligned.complete(
+            lambda file: plain(load(file, training.device)),
+            lambda: _aligned(first, ends[1], sym, matching, model, training),
+            lambda image, file: image.save(file),
+        )
+    if pam is not None and sym is not None and isinstance(first, Dirac) and isinstance(second, Dirac):
+        alternation = alternate(connect, pam, first, second, model, sym, training)
+        objectives = {"objectives": alternation.objectives}
+        training.folder.stage(result=OBJECTIVES).finish(lambda file: write_json(file, objectives))
+        return alternation.curve
+    learner = CurveLearner(connect, ends_of(first, second, model, training.device))
+    return learner.curve(training.learn(learner, "curve-1", 0))
 
 
 def _check_options(settings: Connect, pam: PAM | None, matching: str | AlignMethod) -> None:
@@ -130,25 +148,12 @@ def _check_options(settings: Connect, pam: PAM | None, matching: str | AlignMeth
     as_method(matching)
 
 
-def _known(q: Solution) -> str:
+def _digest(q: Solution) -> str:
     """What an end is known by: its numbers, names and noise, in whatever order they are."""
     description, tensors = q.pack()
     names = sorted(tensors)
     words = hashlib.sha256(json.dumps([description, names], sort_keys=True).encode()).hexdigest()[:16]
-    return words + digest(tensors[name] for name in names)
-
-
-def _drop_checkpoints(path: Path) -> None:
-    for checkpoint in path.glob(f"*/{CHECKPOINT}"):
-        checkpoint.unlink()
-
-
-def _refuse_strangers(path: Path) -> None:
-    """Files that this would go on from belong to a run, which is known by its settings."""
-    if not (path / SETTINGS).exists():
-        for name in (CURVE, ALIGNED, *(file.name for file in path.glob("permutation-*"))):
-            if (path / name).exists():
-                raise CosetError(f"{path} holds a file {name} that is of no run: choose another folder.")
+    return words + tensor_digest(tensors[name] for name in names)
 
 
 def _symmetry(model: nn.Module, split: Split) -> Symmetry:
@@ -161,20 +166,15 @@ def _aligned(
     a: Dirac | Gaussian,
     b: Dirac | Gaussian,
     sym: Symmetry,
-    method: str | AlignMethod,
+    matching: str | AlignMethod,
     model: nn.Module,
-    split: Split,
-    seed: int,
-    path: Path | None,
+    training: CurveTraining,
 ) -> Dirac | Gaussian:
-    """`b` moved next to `a`; kept in the folder, as a match on CUDA may come out otherwise the next time."""
-    file = None if path is None else path / ALIGNED
-    if file is not None and file.exists():
-        return plain(load(file, split.inputs.device))
-    some = split.subset(min(COMPARED, len(split)), torch.Generator().manual_seed(seed))
-    found = match(a, b, sym, method, model, some, device=split.inputs.device)
-    log.info("aligned in %.2f s: objective %.6g, %.6g before", found.seconds, found.objective, found.identity_objective)
-    moved = sym.act(found.element.to(split.inputs.device), b)
-    if file is not None:
-        moved.save(file)
-    return moved
+    """`b` next to `a`."""
+    split, device = training.split, training.device
+    some = split.subset(min(COMPARED, len(split)), torch.Generator().manual_seed(training.seed))
+    result = match(a, b, sym, matching, model, some, device=device)
+    log.info(
+        "aligned in %.2f s: objective %.6g, %.6g before", result.seconds, result.objective, result.identity_objective
+    )
+    return sym.act(result.element.to(device), b)

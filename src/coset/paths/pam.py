@@ -7,8 +7,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import pairwise
-from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,8 +18,9 @@ from coset.assignment import alternate_projections, project_doubly_stochastic, s
 from coset.core.checks import check_positive
 from coset.core.errors import CosetError
 from coset.core.progress import Progress
+from coset.core.resume import RunFolder
 from coset.data import Split
-from coset.paths.connect import Along, Buffers, Connect, Connecting, Ends, between, ends_of, place
+from coset.paths.connect import AlongCurve, Buffers, Connect, CurveLearner, Ends, between, ends_of, place
 from coset.paths.curve import CURVES, Curve
 from coset.solutions.dirac import Dirac
 from coset.solutions.likelihood import likelihood_of
@@ -28,53 +28,57 @@ from coset.solutions.pgd import perturb
 from coset.symmetries.group import Element
 from coset.symmetries.serialization import load_element, save_element
 from coset.symmetries.symmetry import Symmetry
-from coset.training.folder import RowFolder
-from coset.training.loop import Course, Problem, drive
-from coset.training.network import Network
+from coset.training.loop import Loop, Minibatch, MinibatchRun, release
+from coset.training.network import Network, Randomness, Tensors, TrainingProblem
 from coset.training.optimizers import Optimizer
-from coset.training.randomness import Randomness
 
-Learned = TypeVar("Learned", bound=Course)
+Wrap = Callable[[Optimizer, list[Tensor]], Optimizer]
+"""From an optimizer and what it moves to another one."""
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
-    """`folder` is where all is kept, None for nowhere."""
+class CurveTraining:
+    """On what a curve is learned, and the folder where it is kept."""
 
     split: Split
     seed: int
     device: torch.device
-    folder: Path | None
+    folder: RunFolder
     progress: Progress | None
     checkpoint_seconds: float
 
-    def learn(self, ends: Ends, make: Callable[[Problem], Learned], epochs: int, part: str, stream: int) -> Learned:
-        """Let what `make` makes go through its epochs, with its checkpoint in the folder `part`.
+    def learn(self, learner: AlongCurve, part: str, stream: int, wrap: Wrap | None = None) -> Tensors:
+        """The parameters of a learner after its epochs, with its checkpoint in the folder `part`.
 
-        `stream` is the number of its random numbers, another one for each part of a search.
+        stream: the number of its random numbers, another one for each part of a search. wrap: what takes the place of
+        its optimizer.
         """
         group = [(stream,)]
         randomness = Randomness(self.seed, group, self.device)
-        start = ends.mean[:1]
-        run = make(Problem(ends.network, start, self.split, likelihood_of(self.split.targets), randomness))
-        folders = [] if self.folder is None else [RowFolder(self.folder / part)]
-        drive(
-            run,
-            epochs,
-            self.split,
-            randomness,
+        network, start = learner.ends.network, learner.ends.mean[:1]
+        problem = TrainingProblem(network, start, self.split, likelihood_of(self.split.targets), randomness)
+        run = MinibatchRun(problem, learner.connect, learner)
+        if wrap is not None:
+            run.optimizer = wrap(run.optimizer, run.trained)
+        loop = Loop(
+            learner.connect.epochs,
             group,
-            folders,
+            randomness,
             self.device,
-            self.progress,
-            self.checkpoint_seconds,
-            lambda row: f"Learning ({part})",
+            stages=[self.folder.stage(part)],
+            progress=self.progress,
+            checkpoint_seconds=self.checkpoint_seconds,
+            split=self.split,
+            name=lambda index: f"Learning ({part})",
         )
-        return run
+        loop.drive(run)
+        parameters = run.parameters
+        release(run)
+        return parameters
 
 
 TIMES = 5  # at the middles of so many equal parts of [0, 1]
-JUDGED = 1024  # examples at most
+COMPARED = 1024  # examples at most
 BATCH = 512
 
 
@@ -87,7 +91,7 @@ class PathObjective:
 
     def __init__(self, settings: Connect, network: Network, split: Split, noise: tuple[float, float] | None) -> None:
         self._settings, self._network, self._noise = settings, network, noise
-        some = split.subset(min(JUDGED, len(split)), torch.Generator().manual_seed(0))
+        some = split.subset(min(COMPARED, len(split)), torch.Generator().manual_seed(0))
         parts = -(-len(some) // BATCH)  # that differ by one at most: a norm needs more than a few
         self._batches = list(zip(some.inputs.tensor_split(parts), some.targets.tensor_split(parts), strict=True))
         self._examples = len(some)
@@ -118,60 +122,61 @@ class PathObjective:
         total = 0.0
         for inputs, targets in self._batches:
 
-            def loss(given: Tensor, targets: Tensor = targets) -> Tensor:
-                outputs = self._network.aside(point, given)
+            def loss(inputs: Tensor, targets: Tensor = targets) -> Tensor:
+                outputs = self._network.aside(point, inputs)
                 return -self._likelihood.log_prob(outputs, targets.unsqueeze(0), noise).flatten(1).sum(1)
 
-            given = inputs.unsqueeze(0)
+            batch = inputs.unsqueeze(0)
             if self._settings.attack is not None:
                 generator = torch.Generator(inputs.device).manual_seed(0)
-                given = perturb(self._settings.attack, loss, given, [generator])
-            total += float(loss(given))
+                batch = perturb(self._settings.attack, loss, batch, [generator])
+            total += float(loss(batch))
         return total / self._examples
 
 
 ROUNDS = 20  # of alternating projections a step
 
 
-class Relaxing(Along):
+@dataclass(frozen=True, eq=False)
+class PermutationLearner(AlongCurve):
     """min_D E_t[loss(w(t))] + sum |D - 1|^2 / (2 reach), over blocks D that are doubly stochastic (tatro2020 Eq. 34).
 
     w(t) = (1-t) theta_1 + t D theta_2 + sum_k B_k(t) deviation_k: the control points move with D theta_2, and their
-    deviations from the line are held (Eq. 35). The blocks start as identities.
+    deviations from the line are held (Eq. 35). The blocks, (1, n, n) by group, start as identities.
     """
 
-    def __init__(
-        self, settings: Connect, problem: Problem, ends: Ends, sym: Symmetry, deviation: Tensor, reach: float
-    ) -> None:
-        network = problem.network
-        self._first, self._deviation, self._reach = ends.mean[0], deviation, reach
-        self._second = {name: ends.last.mean[name] for name in network.names}
-        self._buffers = ends.buffers
-        self._sym = sym
-        identity = sym.identity()
-        blocks = {group.name: relaxed.matrix_of(identity, group.name) for group in sym.groups}
-        self._same = {name: block.to(self._first).unsqueeze(0) for name, block in blocks.items()}
-        self._blocks = {name: same.clone() for name, same in self._same.items()}
-        super().__init__(settings, problem, ends, list(self._blocks.values()))
-        self.optimizer = _Projected(self.optimizer, self.parameters)
+    sym: Symmetry
+    deviation: Tensor
+    reach: float
 
-    def objective(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        blocks = {name: block[0] for name, block in self._blocks.items()}
-        mixed = relaxed.act(self._sym, blocks, self._second)
-        second = torch.cat([x.flatten().to(self._first.dtype) for x in mixed.values()])
-        weights = self.bent(torch.stack([self._first, second]), self._deviation)
-        far = torch.stack([(block - self._same[name]).square().sum() for name, block in self._blocks.items()]).sum()
-        lasts = relaxed.act(self._sym, blocks, {name: last for name, (_, last) in self._buffers.items()})
-        buffers = {name: (self._buffers[name][0], last.detach()) for name, last in lasts.items()}
-        loss, outputs = self.measured(weights, buffers, inputs, targets)
-        return loss + self.decay(weights) + far / (2 * self._reach), loss, outputs
+    def parameters(self, problem: TrainingProblem) -> Tensors:
+        identity = self.sym.identity()
+        return {
+            group.name: relaxed.matrix_of(identity, group.name).to(problem.context.mean).unsqueeze(0).clone()
+            for group in self.sym.groups
+        }
 
-    def blocks(self) -> dict[str, Tensor]:
-        """The blocks as they stand, doubly stochastic to rounding."""
-        return {name: project_doubly_stochastic(block[0].detach()) for name, block in self._blocks.items()}
+    def objective(
+        self, problem: TrainingProblem, parameters: Tensors, batch: Minibatch
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        ends, t = problem.context, self.time(problem, batch)
+        blocks = {name: block[0] for name, block in parameters.items()}
+        last = {name: self.ends.last.mean[name] for name in problem.network.names}
+        mixed = relaxed.act(self.sym, blocks, last)
+        second = torch.cat([x.flatten().to(ends.mean.dtype) for x in mixed.values()])
+        weights = self.point(t, torch.stack([ends.mean[0], second]), self.deviation)
+        far = torch.stack([(block - _identity(block)).square().sum() for block in parameters.values()]).sum()
+        lasts = relaxed.act(self.sym, blocks, {name: last for name, (_, last) in ends.buffers.items()})
+        buffers = {name: (ends.buffers[name][0], last.detach()) for name, last in lasts.items()}
+        loss, outputs = self.loss(problem, batch, t, weights, buffers)
+        return loss + self.decay(weights) + far / (2 * self.reach), loss, outputs
 
 
-class _Projected(Optimizer):
+def _identity(block: Tensor) -> Tensor:
+    return torch.eye(block.shape[-1], dtype=block.dtype, device=block.device)
+
+
+class ProjectedOptimizer(Optimizer):
     """Steps that end in the Birkhoff polytope; blocks of one size are projected together."""
 
     def __init__(self, inner: Optimizer, blocks: Sequence[Tensor]) -> None:
@@ -228,96 +233,99 @@ class Alternation(NamedTuple):
 
 
 def alternate(
-    settings: Connect, pam: PAM, first: Dirac, second: Dirac, model: nn.Module, sym: Symmetry, work: Work
+    connect: Connect, pam: PAM, first: Dirac, second: Dirac, model: nn.Module, sym: Symmetry, training: CurveTraining
 ) -> Alternation:
     """The curve from `first` to an image of `second`, and the element that makes the image.
 
     Each problem starts from the last iterate and is given up for it unless Q plus the proximal term has fallen, with Q
-    on fixed examples and times (`coset.paths.pam`): so Q never rises.
+    on fixed examples and times (`PathObjective`): so Q never rises.
     """
     if not sym.groups:
         raise CosetError(f"{type(model).__name__} has no permutations, so PAM has nothing to choose from.")
     element = sym.identity()
-    ends = ends_of(first, second, model, work.device, thawed=True)
-    objective = PathObjective(settings, ends.network, work.split, ends.noise)
-    deviation = torch.zeros(1, settings.bends, ends.mean.shape[1], dtype=ends.mean.dtype, device=work.device)
-    found = [objective(ends.mean, ends.buffers, deviation)]
+    ends = ends_of(first, second, model, training.device, thawed=True)
+    objective = PathObjective(connect, ends.network, training.split, ends.noise)
+    deviation = torch.zeros(1, connect.bends, ends.mean.shape[1], dtype=ends.mean.dtype, device=training.device)
+    iterate = _Iterate(connect, pam, sym, training, objective, ends, deviation)
+    values = [iterate.value(iterate.deviation)]
     for k in range(pam.iterations):
-        element = _permutation(settings, pam, ends, sym, deviation, objective, work, k) @ element
-        ends = ends_of(first, sym.act(element, second), model, work.device, thawed=True)
-        found.append(objective(ends.mean, ends.buffers, deviation))
-        deviation = _curve(settings, pam, ends, deviation, objective, work, k)
-        found.append(objective(ends.mean, ends.buffers, deviation))
-        log.info("PAM iteration %d: objective %.6g, %.6g, %.6g", k + 1, *found[-3:])
-        for before, after in pairwise(found):
-            assert after <= before + ROUNDING * abs(before), f"the objective of PAM rose: {found}"
-    return Alternation(ends.curve(settings.curve, deviation[0], None), element, tuple(found))
+        element = iterate.best_permutation(k) @ element
+        ends = ends_of(first, sym.act(element, second), model, training.device, thawed=True)
+        iterate = replace(iterate, ends=ends)
+        values.append(iterate.value(iterate.deviation))
+        iterate = replace(iterate, deviation=iterate.better_curve(k))
+        values.append(iterate.value(iterate.deviation))
+        log.info("PAM iteration %d: objective %.6g, %.6g, %.6g", k + 1, *values[-3:])
+        for before, after in pairwise(values):
+            assert after <= before + ROUNDING * abs(before), f"the objective of PAM rose: {values}"
+    return Alternation(ends.curve(connect.curve, iterate.deviation[0], None), element, tuple(values))
 
 
-def _permutation(
-    settings: Connect,
-    pam: PAM,
-    ends: Ends,
-    sym: Symmetry,
-    deviation: Tensor,
-    objective: PathObjective,
-    work: Work,
-    k: int,
-) -> Element:
-    """The best of the candidates that the relaxed problem suggests (tatro2020 Eq. 51)."""
-    part = f"permutation-{k + 1}"
-    kept = None if work.folder is None else work.folder / f"{part}.safetensors"
-    if kept is not None and kept.exists():
-        return load_element(kept)[1]
-    steps = replace(settings, optimizer="sgd", epochs=pam.epochs, rate=pam.rate * ANNEALED**k)
-    run = work.learn(
-        ends,
-        lambda problem: Relaxing(steps, problem, ends, sym, deviation, pam.permutation_reach),
-        pam.epochs,
-        part,
-        2 * k + 1,
-    )
-    best, least = sym.identity(), math.inf
-    for candidate in _candidates(sym, run.blocks(), pam, torch.Generator().manual_seed(work.seed)):
-        image = sym.act(candidate.to(work.device), ends.last).mean
+@dataclass(frozen=True, eq=False)
+class _Iterate:
+    """Where the alternation stands: the ends, and how far the control points deviate from the line between them."""
+
+    connect: Connect
+    pam: PAM
+    sym: Symmetry
+    training: CurveTraining
+    objective: PathObjective
+    ends: Ends
+    deviation: Tensor
+
+    def value(self, deviation: Tensor) -> float:
+        """Q of the curve between the ends with other control points."""
+        return self.objective(self.ends.mean, self.ends.buffers, deviation)
+
+    def best_permutation(self, k: int) -> Element:
+        """The best of the candidates that the relaxed problem suggests (tatro2020 Eq. 51)."""
+        part = f"permutation-{k + 1}"
+        stage = self.training.folder.stage(result=f"{part}.safetensors")
+
+        def search() -> Element:
+            pam, rate = self.pam, self.pam.rate * ANNEALED**k
+            steps = replace(self.connect, optimizer="sgd", epochs=pam.epochs, rate=rate)
+            reach = pam.permutation_reach
+            learner = PermutationLearner(steps, self.ends, self.sym, self.deviation, reach)
+            parameters = self.training.learn(learner, part, 2 * k + 1, ProjectedOptimizer)
+            blocks = {name: project_doubly_stochastic(block[0].detach()) for name, block in parameters.items()}
+            best, least = self.sym.identity(), math.inf
+            for candidate in _candidates(self.sym, blocks, pam, torch.Generator().manual_seed(self.training.seed)):
+                value = self._value_of(candidate) + _units_that_move(self.sym, candidate) / reach
+                if value < least:  # the first one is the identity, which wins if nothing is better
+                    best, least = candidate, value
+            return best
+
+        return stage.complete(
+            lambda file: load_element(file)[1], search, lambda element, file: save_element(file, self.sym, element)
+        )
+
+    def _value_of(self, candidate: Element) -> float:
+        """Q if the last end were permuted."""
+        ends = self.ends
+        image = self.sym.act(candidate.to(self.training.device), ends.last).mean
         points = torch.stack([ends.mean[0], ends.network.flatten(image)])
-        buffers = between(ends.network.model, ends.first.mean, image)
-        value = objective(points, buffers, deviation) + _moved(sym, candidate) / pam.permutation_reach
-        if value < least:  # the first one is the identity, which wins if nothing is better
-            best, least = candidate, value
-    if kept is not None:
-        save_element(kept, sym, best)
-    return best
+        return self.objective(points, between(ends.network.model, ends.first.mean, image), self.deviation)
 
-
-def _curve(
-    settings: Connect, pam: PAM, ends: Ends, deviation: Tensor, objective: PathObjective, work: Work, k: int
-) -> Tensor:
-    """The deviations after another course of learning, or as they were if that did not help."""
-    steps = replace(settings, rate=settings.largest_rate * ANNEALED**k)
-    run = work.learn(
-        ends,
-        lambda problem: Connecting(steps, problem, ends, deviation, pam.curve_reach),
-        settings.epochs,
-        f"curve-{k + 1}",
-        2 * k + 2,
-    )
-    learned = run.deviation.detach()
-    far = float((learned - deviation).square().sum(dtype=torch.float64)) / (2 * pam.curve_reach)
-    better = objective(ends.mean, ends.buffers, learned) + far <= objective(ends.mean, ends.buffers, deviation)
-    return learned if better else deviation
+    def better_curve(self, k: int) -> Tensor:
+        """The deviations after another course of learning, or as they were if that did not help."""
+        steps = replace(self.connect, rate=self.connect.largest_rate * ANNEALED**k)
+        learner = CurveLearner(steps, self.ends, self.deviation, self.pam.curve_reach)
+        deviation = self.training.learn(learner, f"curve-{k + 1}", 2 * k + 2)["mean"].detach()
+        far = float((deviation - self.deviation).square().sum(dtype=torch.float64)) / (2 * self.pam.curve_reach)
+        return deviation if self.value(deviation) + far <= self.value(self.deviation) else self.deviation
 
 
 def _candidates(sym: Symmetry, blocks: dict[str, Tensor], pam: PAM, generator: torch.Generator) -> Iterator[Element]:
     """The identity, the nearest permutations, and draws from the Birkhoff-von Neumann decomposition."""
     yield sym.identity()
     yield relaxed.rounded(sym, blocks)
-    drawn = {name: sample_birkhoff(x.cpu(), pam.samples, pam.terms, generator) for name, x in blocks.items()}
+    draws = {name: sample_birkhoff(x.cpu(), pam.samples, pam.terms, generator) for name, x in blocks.items()}
     for k in range(pam.samples):
-        yield sym.element({name: p[k] for name, p in drawn.items()})
+        yield sym.element({name: p[k] for name, p in draws.items()})
 
 
-def _moved(sym: Symmetry, element: Element) -> float:
-    """|P - 1|^2 / 2, the number of units that move."""
+def _units_that_move(sym: Symmetry, element: Element) -> float:
+    """|P - 1|^2 / 2."""
     identity = sym.identity()
     return float(sum(int((element[group.name] != identity[group.name]).sum()) for group in sym.groups))

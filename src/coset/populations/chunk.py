@@ -20,6 +20,8 @@ from coset.data import Split
 from coset.populations.population_outputs import outputs_of_all
 from coset.solutions.likelihood import Classification, Likelihood, likelihood_of
 from coset.training.capture import captured
+from coset.training.loop import Run
+from coset.training.network import Tensors
 from coset.training.optimizers import SCHEDULES, SGD, Adam, Optimizer
 
 
@@ -85,7 +87,7 @@ class Collect:
 
 # Numbers that a group holds, its weights and the outputs of its layers: what a processor's caches have room for, and
 # what keeps a GPU busy.
-HELD = {"cpu": 2**22, "cuda": 2**30}
+CAPACITY = {"cpu": 2**22, "cuda": 2**30}
 
 
 @torch.no_grad()
@@ -107,12 +109,11 @@ def group_size(model: nn.Module, state: State, inputs: Tensor) -> int:
     finally:
         for handle in handles:
             handle.remove()
-    held = outputs + sum(x.numel() for x in state.values())
-    most = max(HELD.get(inputs.device.type, HELD["cuda"]) // held, 1)
+    numbers = outputs + sum(x.numel() for x in state.values())
+    most = max(CAPACITY.get(inputs.device.type, CAPACITY["cuda"]) // numbers, 1)
     return 1 << (most.bit_length() - 1)
 
 
-Tensors = dict[str, Tensor]
 Outputs = Callable[[Tensors, Tensor], Tensor]
 """Those (n, m, ...) of n networks on inputs (m, ...)."""
 
@@ -138,21 +139,21 @@ def measure(
 ) -> tuple[Tensor, Tensor | None]:
     """The mean loss of each network over a split, (n,), and the accuracy of classifiers; `at_once` at a time."""
     groups = [members(population, slice(k, k + at_once)) for k in range(0, states.size(population), at_once)]
-    found = [_measured(outputs, group, split, likelihood, noise, batch_size) for group in groups]
-    shares = [share for _, share in found if share is not None]
-    return torch.cat([loss for loss, _ in found]), torch.cat(shares) if shares else None
+    results = [_measure_group(outputs, group, split, likelihood, noise, batch_size) for group in groups]
+    shares = [share for _, share in results if share is not None]
+    return torch.cat([loss for loss, _ in results]), torch.cat(shares) if shares else None
 
 
-def _measured(
+def _measure_group(
     outputs: Outputs, population: Tensors, split: Split, likelihood: Likelihood, noise: Tensor, batch_size: int
 ) -> tuple[Tensor, Tensor | None]:
     n, device = states.size(population), split.inputs.device
     loss, right = (torch.zeros(n, dtype=torch.float64, device=device) for _ in range(2))
     for inputs, targets in split.minibatches(batch_size, shuffle=False):
-        found = outputs(population, inputs)
-        loss += per_example(likelihood, found, targets, noise).flatten(1).sum(1)
+        logits = outputs(population, inputs)
+        loss += per_example(likelihood, logits, targets, noise).flatten(1).sum(1)
         if isinstance(likelihood, Classification):
-            right += (found.argmax(-1) == targets).flatten(1).sum(1)
+            right += (logits.argmax(-1) == targets).flatten(1).sum(1)
     count = len(split) * split.targets[0].numel()
     if isinstance(likelihood, Classification):
         return (loss / count).float(), (right / count).float()
@@ -164,25 +165,36 @@ def _measured(
 QUEUED = 64
 
 
-class Chunk:
+class Chunk(Run):
     """n networks under way. What has no gradient, frozen parameters and buffers, stays as each start has it.
 
-    kept: the populations that `settings` asks to keep so far, with their iterations. at_once: networks of a group.
+    snapshots: the populations of the iterations so far that `settings` asks for. at_once: networks of a group.
     outputs: of such a group on some inputs.
     """
 
+    may_diverge, keeps_last_step = True, True
+
     def __init__(
-        self, settings: Collect, model: nn.Module, starts: Tensors, split: Split, generator: torch.Generator
+        self,
+        settings: Collect,
+        model: nn.Module,
+        starts: Tensors,
+        split: Split,
+        generator: torch.Generator,
+        on_step: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """`model` is in training mode, `starts` has one of tied names, all is on the device of the generator."""
+        """`model` is in training mode, `starts` has one of tied names, all is on the device of the generator.
+
+        on_step: hears after each step how many are done, of how many.
+        """
         self.settings, self.split, self.generator = settings, split, generator
-        self.model = model
+        self.model, self._on_step = model, on_step
         self.networks = _copies(model, starts)
         self._parameters = [x for x in self.networks.values() if x.requires_grad]
         self.likelihood = likelihood_of(split.targets)
         # On the device, as a captured step cannot bring it there.
         self.noise = torch.tensor(settings.noise, dtype=torch.float64, device=split.inputs.device)
-        self.kept: list[Tensors] = []
+        self.snapshots: list[Tensors] = []
         self.iterations: list[int] = []
         device, n = split.inputs.device, states.size(starts)
         self.batch_size = min(settings.batch_size, len(split))
@@ -202,52 +214,58 @@ class Chunk:
         parts = [slice(k, k + self.at_once) for k in range(0, n, self.at_once)]
         self._groups = [_Group(members(self.networks, part), settings) for part in parts]
         self.outputs: Outputs = self._outputs
-        self._measured: Callable[[Tensors, Tensor, Tensor], Tensor] = self._losses
+        self._group_losses: Callable[[Tensors, Tensor, Tensor], Tensor] = self._losses
         if settings.compile:
             refuse_shared_modules(model)
             self.outputs = torch.compile(self._outputs, dynamic=False)
-            self._measured = torch.compile(self._losses, dynamic=False)
-        self._advance = self._step
-        self._is_captured = False
-        self.epochs, self._begun = 0, 0
+            self._group_losses = torch.compile(self._losses, dynamic=False)
+        self._advance: Callable[[], None] | None = None
+        self._epochs, self._step_of_epoch = 0, 0
 
     @property
-    def taken(self) -> int:
+    def iteration(self) -> int:
         """Steps so far."""
-        return self.epochs * self.steps + self._begun
+        return self._epochs * self.steps + self._step_of_epoch
 
-    def epoch(self, after_step: Callable[[], None] = lambda: None) -> Tensor:
-        """Go through the data once, or through the rest of it; the mean loss of each network on the way, (n,)."""
-        if self._begun == 0:
+    def epoch(self) -> list[tuple[float, float | None]]:
+        """Go through the data once, or through the rest of it; the mean loss of those networks that have one."""
+        if self._step_of_epoch == 0:
             order = torch.randperm(len(self.split), generator=self.generator, device=self._order.device)
             self._order.copy_(order[: self._order.numel()].view_as(self._order))
             self._loss.zero_()
         with matmul_precision(self.settings.precision):
-            if not self._is_captured:
-                self._advance = captured(self._step, self._changes(), [], self._order.device)
-                self._is_captured = True
-            while self._begun < self.steps:
+            if self._advance is None:
+                self._advance = self._step
+                if self._order.is_cuda:
+                    self._advance = captured(self._step, self._changes(), [], self._order.device)
+            while self._step_of_epoch < self.steps:
                 self._advance()
-                self._begun += 1
-                if self.settings.keeps(self.taken, self.steps):
-                    self.kept.append({name: x.detach().clone() for name, x in self.networks.items()})
-                    self.iterations.append(self.taken)
-                if self._begun % QUEUED == 0:
-                    self._done.item()
-                after_step()
-        self.epochs, self._begun = self.epochs + 1, 0
-        return self._loss / self.steps
+                self._step_of_epoch += 1
+                self._after_step()
+        self._epochs, self._step_of_epoch = self._epochs + 1, 0
+        losses = self._loss / self.steps
+        return [(float(losses[losses.isfinite()].mean()), None)]
+
+    def _after_step(self) -> None:
+        if self.settings.keeps(self.iteration, self.steps):
+            self.snapshots.append({name: x.detach().clone() for name, x in self.networks.items()})
+            self.iterations.append(self.iteration)
+        if self._step_of_epoch % QUEUED == 0:
+            self._done.item()
+        if self.after_step is not None:
+            self.after_step()
+        self._on_step(self.iteration, self.settings.epochs * self.steps)
 
     def _step(self) -> None:
         at = self._order.index_select(0, (self._done % self.steps).view(1)).squeeze(0)
         inputs, targets = self.split.inputs[at], self.split.targets[at]
         rate = self._rates.index_select(0, self._done.view(1)).squeeze(0)
-        self._loss += torch.cat([self._moved(group, inputs, targets, rate) for group in self._groups])
+        self._loss += torch.cat([self._step_of_group(group, inputs, targets, rate) for group in self._groups])
         self._done += 1
 
-    def _moved(self, group: _Group, inputs: Tensor, targets: Tensor, rate: Tensor) -> Tensor:
+    def _step_of_group(self, group: _Group, inputs: Tensor, targets: Tensor, rate: Tensor) -> Tensor:
         """The losses of networks before a step, which they take."""
-        loss = self._measured(group.networks, inputs, targets)
+        loss = self._group_losses(group.networks, inputs, targets)
         gradients: Sequence[Tensor] = torch.autograd.grad(loss.sum(), group.trained)
         if decay := self.settings.weight_decay:
             pairs = zip(gradients, group.trained, strict=True)
@@ -267,22 +285,20 @@ class Chunk:
 
     def _changes(self) -> list[Tensor]:
         """All that a step changes."""
-        remembered = [x for group in self._groups for x in group.optimizer.state]
-        return [*self._parameters, *remembered, self._done, self._loss]
+        moments = [x for group in self._groups for x in group.optimizer.state]
+        return [*self._parameters, *moments, self._done, self._loss]
 
     def state_dict(self) -> dict[str, Any]:
-        """Everything the next step depends on but the random numbers."""
         changes = [x.detach().clone() for x in (*self._changes(), self._order)]
-        counts = {"iterations": self.iterations, "epochs": self.epochs, "begun": self._begun}
-        return {"changes": changes, "kept": self.kept, **counts}
+        counts = {"iterations": self.iterations, "epochs": self._epochs, "step": self._step_of_epoch}
+        return {"changes": changes, "snapshots": self.snapshots, **counts}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a `state_dict`."""
         for x, saved in zip((*self._changes(), self._order), state["changes"], strict=True):
             x.copy_(saved)
-        self.kept, self.iterations = state["kept"], state["iterations"]
-        self.epochs, self._begun = state["epochs"], state["begun"]
+        self.snapshots, self.iterations = state["snapshots"], state["iterations"]
+        self._epochs, self._step_of_epoch = state["epochs"], state["step"]
 
 
 class _Group:
@@ -298,12 +314,12 @@ def refuse_alone(model: nn.Module, starts: Tensors, inputs: Tensor) -> None:
     """Refuse a model of which several cannot be trained at once, by trying."""
     name = type(model).__name__
     remedy = "train it with coset.fit, which then takes one network after the other, and give Population.of(solutions)"
-    given = _copies(model, {key: x[:2] for key, x in starts.items()})
-    buffers = [*given.items(), *model.named_buffers()]  # with those of no state
+    two = _copies(model, {key: x[:2] for key, x in starts.items()})
+    buffers = [*two.items(), *model.named_buffers()]  # with those of no state
     before = [x.detach().clone() for _, x in buffers]
     try:
-        outputs = outputs_of_all(model, given, inputs)
-        torch.autograd.grad(outputs.float().sum(), [x for x in given.values() if x.requires_grad])
+        outputs = outputs_of_all(model, two, inputs)
+        torch.autograd.grad(outputs.float().sum(), [x for x in two.values() if x.requires_grad])
     except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
         drawn = "it draws random numbers, as dropout does, and each would need its own"

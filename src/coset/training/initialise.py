@@ -24,12 +24,12 @@ def fresh(model: nn.Module) -> nn.Module:
     all of whose parameters are frozen.
     """
     try:
-        made = copy.deepcopy(model).cpu()
+        new = copy.deepcopy(model).cpu()
     except RuntimeError as error:  # the old weight norm keeps a tensor that is part of a graph
         raise ModelError(f"{type(model).__name__} cannot be copied: {str(error).splitlines()[0]}") from error
-    frozen = [(p, p.detach().clone()) for p in made.parameters() if not p.requires_grad]
-    drawn = {id(p) for p, _ in frozen}
-    for module in reversed(list(made.modules())):
+    frozen = [(p, p.detach().clone()) for p in new.parameters() if not p.requires_grad]
+    initialised = {id(p) for p, _ in frozen}
+    for module in reversed(list(new.modules())):
         own = list(module.parameters())
         if own and not any(p.requires_grad for p in own):
             continue
@@ -37,17 +37,17 @@ def fresh(model: nn.Module) -> nn.Module:
         reset = getattr(module, "reset_parameters", getattr(module, "_reset_parameters", None))
         if callable(reset):
             _reset(module, reset)
-            drawn.update(id(p) for p in own)
+            initialised.update(id(p) for p in own)
     with torch.no_grad():
         for p, value in frozen:
             p.copy_(value)
-    for name, p in made.named_parameters():
-        if id(p) not in drawn and p.numel() > 1 and bool((p != p.flatten()[0]).any()):
-            owner = type(made.get_submodule(name.rpartition(".")[0])).__name__
+    for name, p in new.named_parameters():
+        if id(p) not in initialised and p.numel() > 1 and bool((p != p.flatten()[0]).any()):
+            owner = type(new.get_submodule(name.rpartition(".")[0])).__name__
             raise ModelError(
                 f"Parameter '{name}' cannot be drawn anew: give {owner} a method reset_parameters() that does it."
             )
-    return made
+    return new
 
 
 def _reset(module: nn.Module, reset: Callable[[], object]) -> None:
@@ -62,27 +62,27 @@ def _reset(module: nn.Module, reset: Callable[[], object]) -> None:
         for name in names:
             getattr(module, name)
         reset()
-        drawn = {name: getattr(module, name).clone() for name in names}
+        weights = {name: getattr(module, name).clone() for name in names}
     try:
-        for name, weight in drawn.items():
+        for name, weight in weights.items():
             setattr(module, name, weight)
     except (NotImplementedError, RuntimeError) as error:
         raise ModelError(f"The parametrized {type(module).__name__} cannot be drawn anew: {error}") from error
 
 
 @dataclass(frozen=True, eq=False)
-class Starts:
+class InitialStates:
     """A state of `model` for each of the networks that are trained: population, each tensor (n, *shape)."""
 
     model: nn.Module
     population: dict[str, Tensor]
 
     @classmethod
-    def of(cls, model: nn.Module, population: State, count: int) -> Starts:
+    def of(cls, model: nn.Module, population: State, count: int) -> InitialStates:
         """Checked to be `count` states of the model."""
-        found = states.size(population)
-        if found != count:
-            raise StateError(f"There are {found} starts for {count} networks: give as many.")
+        size = states.size(population)
+        if size != count:
+            raise StateError(f"There are {size} starts for {count} networks: give as many.")
         wide: dict[int, Tensor] = {}  # one object for tied names, which `check` goes by
         like = {name: wide.setdefault(id(x), x.expand(count, *x.shape)) for name, x in states.of(model).items()}
         return cls(model, check(population, like, "the starts"))
@@ -95,10 +95,10 @@ class Starts:
         return all(bool((x == x[:1]).all()) for x in others)
 
     @torch.no_grad()
-    def begun(self, index: int) -> nn.Module:
+    def model_of(self, index: int) -> nn.Module:
         """A copy of the model on the CPU with the state of a network."""
-        made = copy.deepcopy(self.model).cpu()
-        own = made.state_dict(keep_vars=True)
+        model = copy.deepcopy(self.model).cpu()
+        own = model.state_dict(keep_vars=True)
         for name, x in self.population.items():
             own[name].copy_(x[index])
-        return made
+        return model

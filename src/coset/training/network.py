@@ -1,10 +1,13 @@
-"""A model as a function of its trainable parameters as one vector, for one network or many at once."""
+"""Networks that are trained together: their parameters as vectors, their data, and their random numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
@@ -16,7 +19,7 @@ from coset.core import state as states
 from coset.core.errors import ModelError
 from coset.core.functional import evaluating, functional_call, refuse_shared_modules
 from coset.data import Split
-from coset.solutions.likelihood import likelihood_of
+from coset.solutions.likelihood import Classification, Likelihood, likelihood_of
 from coset.solutions.model_outputs import convolves
 
 LINEAR = (F.linear, F.conv1d, F.conv2d, F.conv3d)
@@ -190,3 +193,134 @@ def check_call(model: nn.Module, split: Split, device: torch.device) -> None:
         likelihood = likelihood_of(split.targets)
         outputs = likelihood.read(states.call(ready, states.of(ready), (few,)), model, len(few))
         likelihood.check(outputs, split.targets)
+
+
+NetworkIndex = tuple[int, ...]
+"""Which network: (replica,), or (replica, copy) where a solution takes several."""
+
+
+class Randomness:
+    """A generator for each network, and torch's global ones as the networks see them.
+
+    Starting points, the order of the data and the noise of weights come from a network's own generator, whoever is
+    trained beside it. What a module draws by itself, as dropout does, comes from torch's global generators, which
+    are set while the networks work and put back afterwards, so neither side disturbs the other.
+    """
+
+    def __init__(self, seed: int, rows: Sequence[NetworkIndex], device: torch.device) -> None:
+        """Networks of all seeds differ: seed 0, replica 1 is not seed 1, replica 0."""
+        self._global = [torch.default_generator]
+        if device.type == "cuda":
+            self._global.append(torch.cuda.default_generators[device.index])
+        self._is_active = False
+        self.generators = [torch.Generator(device).manual_seed(_word(seed, row, 0)) for row in rows]
+        self._outer = [torch.Generator(g.device).manual_seed(_word(seed, rows[0], 1)).get_state() for g in self._global]
+
+    @property
+    def states(self) -> list[Tensor]:
+        """Where all generators stand."""
+        return [*(_states(self._global) if self._is_active else self._outer), *_states(self.generators)]
+
+    @states.setter
+    def states(self, states: list[Tensor]) -> None:
+        cpu = [state.cpu() for state in states]
+        self._outer = cpu[: len(self._outer)]
+        _restore(self.generators, cpu[len(self._outer) :])
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Let everything inside draw from these numbers."""
+        outside = _states(self._global)
+        _restore(self._global, self._outer)
+        self._is_active = True
+        try:
+            yield
+        finally:
+            self._is_active = False
+            self._outer = _states(self._global)
+            _restore(self._global, outside)
+
+
+@contextmanager
+def seeded(seed: int, row: NetworkIndex) -> Iterator[None]:
+    """Torch's CPU generator as the starting point of one network sees it, the same on every device."""
+    outside = torch.default_generator.get_state()
+    torch.default_generator.manual_seed(_word(seed, row, 2))
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(outside)
+
+
+def _word(seed: int, row: NetworkIndex, purpose: int) -> int:
+    return int(np.random.SeedSequence([seed, purpose, *row]).generate_state(1, np.uint64)[0]) >> 2
+
+
+def _states(generators: list[torch.Generator]) -> list[Tensor]:
+    return [generator.get_state() for generator in generators]
+
+
+def _restore(generators: list[torch.Generator], states: list[Tensor]) -> None:
+    for generator, state in zip(generators, states, strict=True):
+        generator.set_state(state)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingProblem:
+    """Networks to be trained together on one device.
+
+    start: (rows, p) where each starts; split: the data that all of them see; likelihood: what the data ask for.
+    memory: what a learner remembers beside its parameters, by name, as checkpoints hold it. context: what else it
+    prepared before the first step. log_noise: (rows,) of the standard deviation of the targets, once a run has begun.
+    """
+
+    network: Network
+    start: Tensor
+    split: Split
+    likelihood: Likelihood
+    randomness: Randomness
+    memory: dict[str, Any] = field(default_factory=dict)
+    context: Any = None
+    log_noise: Tensor | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many networks there are."""
+        return len(self.start)
+
+    @property
+    def device(self) -> torch.device:
+        return self.start.device
+
+    @property
+    def classifies(self) -> bool:
+        """Whether the targets are classes."""
+        return isinstance(self.likelihood, Classification)
+
+    def steps(self, batch_size: int) -> int:
+        """Minibatches of an epoch; one of all examples if there are fewer."""
+        return len(self.split) // min(batch_size, len(self.split))
+
+    def noise(self, row: int) -> float | None:
+        """The standard deviation of the targets of a network; None of a classifier."""
+        return None if self.classifies or self.log_noise is None else float(self.log_noise[row].detach().exp())
+
+    def normal(self) -> Tensor:
+        """Standard normal noise (rows, p), for each network from its own generator."""
+        out = torch.empty_like(self.start)
+        for row, generator in zip(out, self.randomness.generators, strict=True):
+            row.normal_(generator=generator)
+        return out
+
+    def uniform(self) -> Tensor:
+        """Uniform numbers (rows,) float64 in [0, 1), each from the network's own generator."""
+        out = torch.empty(self.rows, dtype=torch.float64, device=self.device)
+        for row, generator in zip(out, self.randomness.generators, strict=True):
+            row.uniform_(generator=generator)
+        return out
+
+    def orders(self, count: int) -> Tensor:
+        """The first `count` examples of a random order for each network, (rows, count)."""
+        n = len(self.split)
+        drawn = [torch.randperm(n, generator=g, device=self.device)[:count] for g in self.randomness.generators]
+        return torch.stack(drawn)

@@ -1,13 +1,19 @@
-"""Steps by which all directions of a matrix move alike, in place of those that its gradient is large in."""
+"""Optimizers, schedules, and the settings that choose them."""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
+
+from coset.core.checks import check_choices, check_positive
+from coset.core.errors import CosetError
+from coset.training.network import TrainingProblem
 
 WARM = 0.3  # of a one-cycle run, which starts at 1/25 as torch's does
 COLD = 1 / 25
@@ -115,19 +121,19 @@ class Muon(Optimizer):
     def step(self, gradients: Sequence[Tensor], rate: Tensor) -> None:
         (whole,) = gradients
         parts = torch.split(whole, [s.numel() for s in self._shapes])
-        given = list(zip(parts, self._shapes, strict=True))
-        turned: dict[tuple[int, ...], Iterator[Tensor]] = {}
+        by_shape = list(zip(parts, self._shapes, strict=True))
+        steps: dict[tuple[int, ...], Iterator[Tensor]] = {}
         for kind, momentum in zip(self._kinds, self._momenta, strict=True):
             # Those of one shape together: many small products are slow.
-            found = torch.stack([part.view(kind) for part, shape in given if shape == kind])
-            momentum.lerp_(found, 1 - MOMENTUM)
+            gradient = torch.stack([part.view(kind) for part, shape in by_shape if shape == kind])
+            momentum.lerp_(gradient, 1 - MOMENTUM)
             size = max(1, kind[0] / kind[1]) ** 0.5
-            turned[kind] = iter(-rate * size * orthogonal(found.lerp(momentum, MOMENTUM)))
-        others = [part for part, shape in given if not _is_matrix(shape)]
+            steps[kind] = iter(-rate * size * orthogonal(gradient.lerp(momentum, MOMENTUM)))
+        others = [part for part, shape in by_shape if not _is_matrix(shape)]
         self._moves.zero_()
         self._adam.step([torch.cat(others) if others else self._moves], REST * rate)
         rest = iter(torch.split(self._moves, [part.numel() for part in others]))
-        self._flat += torch.cat([next(turned[s]).flatten() if s in turned else next(rest) for s in self._shapes])
+        self._flat += torch.cat([next(steps[s]).flatten() if s in steps else next(rest) for s in self._shapes])
 
 
 def orthogonal(x: Tensor) -> Tensor:
@@ -144,9 +150,92 @@ def orthogonal(x: Tensor) -> Tensor:
     for _ in range(ITERATIONS):
         a = y @ y.mT
         y = torch.baddbmm(y, torch.baddbmm(a, a, a, beta=second, alpha=third), y, beta=first)
-    found: Tensor = (y.mT if tall else y).to(x.dtype)
-    return found
+    factor: Tensor = (y.mT if tall else y).to(x.dtype)
+    return factor
 
 
 def _is_matrix(shape: torch.Size) -> bool:
     return len(shape) == 2 and min(shape) >= SMALLEST
+
+
+class MinibatchSettings(ABC):
+    """Settings of what goes through minibatches. Its objective is per training example, so rates carry over.
+
+    batch_size: an epoch leaves out the examples that do not fill a batch, other ones each time. augment: shift and
+    mirror images. precision: bfloat16 runs the model, not the parameters, in 16 bits; tf32 rounds the factors of
+    matrix products on CUDA. compile: let torch compile the model, which pays in long runs of convolutional networks.
+    """
+
+    epochs: int
+    batch_size: int
+    augment: bool = False
+    compile: bool = False
+    precision: Literal["float32", "tf32", "bfloat16"]
+    training: ClassVar[bool] = True  # the mode that the model is in
+
+    @abstractmethod
+    def rate_at(self, step: int, total: int) -> float:
+        """The rate of a step, from 0 to total - 1."""
+
+    @abstractmethod
+    def make_optimizer(self, problem: TrainingProblem, parameters: list[Tensor]) -> Optimizer:
+        """What moves the parameters."""
+
+    @abstractmethod
+    def initial_noise(self, problem: TrainingProblem) -> tuple[float, bool]:
+        """The standard deviation of the targets at the start, and whether it is learned."""
+
+
+INITIAL_NOISE = 0.5  # where a learned noise starts, for targets of unit variance
+
+
+@dataclass(frozen=True)
+class Descent(MinibatchSettings):
+    """Settings of what follows a gradient.
+
+    rate: the largest learning rate, the method's own for the optimizer when None. momentum: of sgd.
+    schedule: of the learning rate, to zero (cosine), after a warm-up (onecycle), or constant.
+    noise: standard deviation of the targets of a regression, learned when None. The others are those of
+    `MinibatchSettings`.
+    """
+
+    RATES: ClassVar[Mapping[str, float]]
+
+    optimizer: Literal["adam", "sgd"] = "adam"
+    rate: float | None = None
+    momentum: float = 0.9
+    epochs: int = 50
+    batch_size: int = 128
+    schedule: Literal["cosine", "constant", "onecycle"] = "cosine"
+    augment: bool = False
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    noise: float | None = None
+    compile: bool = False
+
+    def __post_init__(self) -> None:
+        check_choices(self)
+        check_positive(self, "rate", "epochs", "batch_size", "noise")
+        if not 0 <= self.momentum < 1:
+            raise CosetError(f"{type(self).__name__}: momentum must be in [0, 1), not {self.momentum!r}.")
+
+    @property
+    def largest_rate(self) -> float:
+        """The rate, or the method's own."""
+        return self.RATES[self.optimizer] if self.rate is None else self.rate
+
+    def rate_at(self, step: int, total: int) -> float:
+        return self.largest_rate * SCHEDULES[self.schedule](step / total)
+
+    def make_optimizer(self, problem: TrainingProblem, parameters: list[Tensor]) -> Optimizer:
+        return Adam(parameters) if self.optimizer == "adam" else SGD(parameters, self.momentum)
+
+    def initial_noise(self, problem: TrainingProblem) -> tuple[float, bool]:
+        if self.noise is not None:
+            return self.noise, False
+        return INITIAL_NOISE, not problem.classifies
+
+
+def check_decay(settings: Descent, decay: float) -> None:
+    """Refuse a weight decay that is none."""
+    if not 0 <= decay < math.inf:
+        raise CosetError(f"{type(settings).__name__}: weight_decay must be finite and not negative, not {decay!r}.")

@@ -187,7 +187,7 @@ class SearchListener(TrainingListener):
 
 def _check_folder(out: Path) -> None:
     """Refuse a folder of other things: find_curve would go on from files with the names of its own."""
-    from coset.training.folder import SETTINGS
+    from coset.core.resume import SETTINGS
 
     if out.is_dir() and not (out / SETTINGS).exists() and any(not path.name.startswith(".") for path in out.iterdir()):
         raise CosetError(f"--out {out} holds other files: choose a new folder.")

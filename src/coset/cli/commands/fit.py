@@ -62,8 +62,8 @@ def fit(
     from coset.cli.run_folder import resumable
     from coset.inference import fit as inference
     from coset.inference.adversarial import Adversarial
+    from coset.inference.fit import SOLUTION
     from coset.solutions.evaluate import evaluate
-    from coset.training.folder import SOLUTION
 
     start = time.perf_counter()
     spec = ModelSpec(model, args, device=device)
@@ -122,7 +122,7 @@ def fit(
 
 def _epochs_before(method: Method, folders: list[Path]) -> int:
     """Of networks that were finished before."""
-    from coset.training.folder import SOLUTION
+    from coset.inference.fit import SOLUTION
 
     pattern = SOLUTION if method.copies == 1 else f"copy-*/{SOLUTION}"
     return method.epochs * sum(len(list(folder.glob(pattern))) for folder in folders)
@@ -130,7 +130,7 @@ def _epochs_before(method: Method, folders: list[Path]) -> int:
 
 def _training_loss(folder: Path) -> float:
     """Of the last epoch; the mean over the networks of a replica."""
-    from coset.training.folder import METRICS
+    from coset.core.resume import METRICS
 
     losses = []
     for file in folder.rglob(METRICS):

@@ -80,7 +80,8 @@ def sample(
     from coset.cli.population_files import TRAINED, open_flow, optional_spec, record_of, spec_of, split_of, trained_on
     from coset.cli.progress import BatchesListener, open_display
     from coset.cli.run_folder import resumable
-    from coset.cli.sample_batches import SampleBatches, batches
+    from coset.cli.sample_batches import batches, sample_folder
+    from coset.core.resume import NO_FOLDER
     from coset.flow.likelihood import DivergenceName
     from coset.populations.population import Population
     from coset.populations.scores import spread
@@ -124,10 +125,10 @@ def sample(
     }
     divergence: DivergenceName | None = ("exact" if exact else "hutchinson") if log_prob else None
     sampler = network_sampler.NetworkSampler(flow, guidance, steps, how["method"], noise, labels, divergence)
-    store = None
+    folder = NO_FOLDER
     if work is not None:
         density = "exact" if exact else log_prob
-        store = SampleBatches.of(work, {**how, "density": density, "device": torch.device(device).type}, path)
+        folder = sample_folder(work, {**how, "density": density, "device": torch.device(device).type}, path)
     generator = torch.Generator(device).manual_seed(seed)
     size = network_sampler.batch_size(device)
     begin_sampling = time.perf_counter()
@@ -135,7 +136,7 @@ def sample(
     with resumable("--work", work, json) as display:
         display.stage("sampling")
         progress = BatchesListener(display, steps, -(-count // size))
-        for part, was_read in batches(store, count, size, generator, lambda n: sampler.draw(n, generator, progress)):
+        for part, was_read in batches(folder, count, size, generator, lambda n: sampler.draw(n, generator, progress)):
             parts.append(part)
             if was_read:
                 progress.skip()
