@@ -19,7 +19,7 @@ from coset.core.checks import check_choices, check_positive
 from coset.core.device import matmul_precision
 from coset.core.errors import CosetError, StateError
 from coset.core.progress import Event, Progress
-from coset.core.resume import NO_FOLDER, RunFolder
+from coset.core.resume import RunFolder
 from coset.core.show import Shown, Table
 from coset.data import Data
 from coset.flow.conditions import Conditions
@@ -505,14 +505,17 @@ def learn(
     device = problem.base.space.device
     randomness = Randomness(seed, [(0,)], device)
     training = FlowTraining(problem.losses(method), method, randomness, progress)
-    folder = NO_FOLDER if out is None else problem.folder(method, seed, out)
-    folder.claim()
+    stages = []
+    if out is not None:
+        folder = problem.folder(method, seed, out)
+        folder.claim()
+        stages = [folder.stage("flow")]
     loop = Loop(
         method.epochs,
         [(0,)],
         randomness,
         device,
-        stages=[folder.stage("flow")],
+        stages=stages,
         progress=progress,
         checkpoint_seconds=checkpoint_seconds,
         name=lambda index: "The flow",

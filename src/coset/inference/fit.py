@@ -13,7 +13,7 @@ from coset.core import state as states
 from coset.core.device import resolve
 from coset.core.errors import CosetError, ModelError
 from coset.core.progress import Progress
-from coset.core.resume import NO_FOLDER, RunFolder, Stage, tensor_digest
+from coset.core.resume import RunFolder, Stage, tensor_digest
 from coset.core.state import State
 from coset.data import Data, Split, as_split
 from coset.solutions.likelihood import likelihood_of
@@ -78,21 +78,16 @@ def fit(
     check_call(model, split, where)
     _check_parameters(model)
     initial = None if starts is None else InitialStates.of(model, starts, replicas * method.copies)
-    folder = NO_FOLDER
+    folder = None
     if out is not None:
         more = unusual_parameters(model)
         if initial is not None:
             more["starts"] = tensor_digest(initial.population.values())
         folder = RunSettings(method, seed, model, split, where, more).folder(out)
     fitting = _Fitting(model, split, method, seed, initial, folder, progress, checkpoint_seconds)
-    solutions: dict[NetworkIndex, Solution] = {}
-    waiting = []
-    for index in (index for replica in range(replicas) for index in fitting.networks(replica)):
-        solution = fitting.stage(index).read(lambda file: load(file, where))
-        if solution is None:
-            waiting.append(index)
-        else:
-            solutions[index] = solution
+    indices = [index for replica in range(replicas) for index in fitting.networks(replica)]
+    solutions = fitting.finished(indices)
+    waiting = [index for index in indices if index not in solutions]
     alike = initial is None or initial.differ_in_trained_only
     together = len(waiting) > 1 and alike and batches(fitting.initial(waiting[0]).to(where).train(), split.inputs)
     while waiting:
@@ -114,7 +109,7 @@ class _Fitting:
     method: Method
     seed: int
     initial_states: InitialStates | None
-    folder: RunFolder
+    folder: RunFolder | None
     progress: Progress | None
     checkpoint_seconds: float
 
@@ -131,15 +126,23 @@ class _Fitting:
         with seeded(self.seed, index):
             return fresh(self.model)
 
-    def stage(self, index: NetworkIndex) -> Stage:
-        """The work on a network, or on a replica of several."""
-        folders = [f"replica-{index[0]}", *(f"copy-{copy}" for copy in index[1:])]
-        return self.folder.stage(*folders, result=SOLUTION)
+    def stages(self, group: Sequence[NetworkIndex]) -> list[Stage]:
+        """The work on each network, or on replicas of several; none if nothing is kept."""
+        if self.folder is None:
+            return []
+        folders = ([f"replica-{index[0]}", *(f"copy-{copy}" for copy in index[1:])] for index in group)
+        return [self.folder.stage(*names, result=SOLUTION) for names in folders]
+
+    def finished(self, indices: Sequence[NetworkIndex]) -> dict[NetworkIndex, Solution]:
+        """The solutions that are there already."""
+        device = self.split.inputs.device
+        solutions = [stage.read(lambda file: load(file, device)) for stage in self.stages(indices)]
+        return {index: one for index, one in zip(indices, solutions, strict=False) if one is not None}
 
     def group_of_checkpoint(self, waiting: Sequence[NetworkIndex]) -> list[NetworkIndex] | None:
         """The networks of a checkpoint, if there is one: all of them, as it is of use for all only."""
-        for index in waiting:
-            content = self.stage(index).load_checkpoint(torch.device("cpu"), CHECKPOINT_KEYS)
+        for stage in self.stages(waiting):
+            content = stage.load_checkpoint(torch.device("cpu"), CHECKPOINT_KEYS)
             if content is not None:
                 return [tuple(other) for other in content["group"]]
         return None
@@ -154,8 +157,9 @@ class _Fitting:
         problem = TrainingProblem(network, start, self.split, likelihood_of(self.split.targets), randomness)
         with randomness.active():
             run = method.start(problem)
-        self.folder.claim()
-        stages = [self.stage(index) for index in group]
+        if self.folder is not None:
+            self.folder.claim()
+        stages = self.stages(group)
         loop = Loop(
             method.epochs,
             group,
@@ -170,7 +174,7 @@ class _Fitting:
         solutions = run.solutions()
         release(run)
         # The first has the checkpoint, which is needed until all others are there.
-        for stage, solution in reversed(list(zip(stages, solutions, strict=True))):
+        for stage, solution in reversed(list(zip(stages, solutions, strict=False))):
             stage.finish(solution.save)
         return solutions
 
@@ -178,7 +182,8 @@ class _Fitting:
         """The solution of a replica."""
         solution = self.method.combine(solutions)
         if self.method.copies > 1:
-            self.stage((replica,)).finish(solution.save)
+            for stage in self.stages([(replica,)]):
+                stage.finish(solution.save)
         return solution
 
 
