@@ -126,7 +126,7 @@ def barrier(
         if attack is not None:
             point = _prepared(one_network(point).to(where), model, prepare)
             faced = attack_inputs(point, attack, model, split, batch_size, noise, where)
-        found = predictive(
+        prediction = predictive(
             point,
             model,
             faced.inputs,
@@ -137,40 +137,41 @@ def barrier(
             device=where,
             prepare=prepare if attack is None else None,
         )
-        losses.append(found.loss)
-        if found.log_probs is not None:
-            accuracies.append(metrics.accuracy(found.log_probs, split.targets))
-        if found.influence is not None and found.loss_error is not None:
-            errors.append(found.loss_error)
-            influences.append(found.influence)
+        losses.append(prediction.loss)
+        if prediction.log_probs is not None:
+            accuracies.append(metrics.accuracy(prediction.log_probs, split.targets))
+        if prediction.influence is not None and prediction.loss_error is not None:
+            errors.append(prediction.loss_error)
+            influences.append(prediction.influence)
         if progress is not None:
             progress(Event(done, points, "point"))
-    known = len(errors) == points
-    measured = Barrier(ts, tuple(losses), tuple(accuracies) or None, tuple(errors) if known else None)
-    return dataclasses.replace(measured, height_error=_height_error(measured, influences)) if known else measured
+    if len(errors) < points:
+        return Barrier(ts, tuple(losses), tuple(accuracies) or None)
+    result = Barrier(ts, tuple(losses), tuple(accuracies) or None, tuple(errors))
+    return dataclasses.replace(result, height_error=_height_error(result, influences))
 
 
 def _prepared(q: Dirac, model: nn.Module, prepare: Prepare | None) -> Dirac:
     return q if prepare is None else Dirac(prepare(model, q.state), q.noise)
 
 
-def _height_error(measured: Barrier, influences: list[Influence]) -> float | None:
+def _height_error(curve: Barrier, influences: list[Influence]) -> float | None:
     """The norm of the influence on loss(t) - (1-t) loss(0) - t loss(1) at the highest t.
 
     Draw s of component k has the same noise at every point, so its influences add up before they are squared. That
     the highest t may itself move with the noise changes the height in second order only. None if a loss is infinite.
     """
-    if not all(math.isfinite(excess) for excess in measured.excess):
+    if not all(math.isfinite(excess) for excess in curve.excess):
         return None
-    peak = measured.excess.index(measured.height)
-    t = measured.t[peak]
+    peak = curve.excess.index(curve.height)
+    t = curve.t[peak]
     terms = [(1.0, influences[peak]), (t - 1, influences[0]), (-t, influences[-1])]
-    moved: dict[tuple[int, int], float] = {}
+    total: dict[tuple[int, int], float] = {}
     for factor, influence in terms:
         for k, part in enumerate(influence):
             for s, g in enumerate(part):
-                moved[k, s] = moved.get((k, s), 0.0) + factor * g
-    return math.hypot(*moved.values())
+                total[k, s] = total.get((k, s), 0.0) + factor * g
+    return math.hypot(*total.values())
 
 
 def repairer(repair: Data | None, batch_size: int, device: torch.device) -> Prepare | None:

@@ -40,12 +40,12 @@ class Curve(ABC):
         """Two control points or more, states, Diracs or Gaussians; a curve with a Gaussian has Gaussians only."""
         if len(points) < 2:
             raise CosetError(f"A {type(self).__name__} needs two ends, so {len(points)} control points are too few.")
-        given = [with_order(point) for point in points]
-        for k, q in enumerate(given[1:], 1):
-            check(q.mean, like=given[0].mean, where=f"control point {k}")
-        if len({q.noise is None for q in given}) > 1:
+        solutions = [with_order(point) for point in points]
+        for k, q in enumerate(solutions[1:], 1):
+            check(q.mean, like=solutions[0].mean, where=f"control point {k}")
+        if len({q.noise is None for q in solutions}) > 1:
             raise CosetError("A curve needs the noise of all control points or of none, and only some have it.")
-        kinds = [plain(q) for q in given]
+        kinds = [plain(q) for q in solutions]
         random = any(isinstance(q, Gaussian) for q in kinds)
         self.points: tuple[Dirac | Gaussian, ...] = tuple(as_gaussian(q) if random else q for q in kinds)
 

@@ -82,5 +82,5 @@ def _between_ensembles(a: Solution, b: Solution) -> Geodesic:
     if not (isinstance(first, Ensemble) and isinstance(second, Ensemble)):
         raise no_closed_form(a, b, PURPOSE)
     order, _ = match(first, second, PURPOSE)
-    moved = {name: x.index_select(0, order.to(x.device)) for name, x in second.population.items()}
-    return Geodesic(first, Ensemble(tie(moved, owners(second.mean)), second.noise))
+    matched = {name: x.index_select(0, order.to(x.device)) for name, x in second.population.items()}
+    return Geodesic(first, Ensemble(tie(matched, owners(second.mean)), second.noise))

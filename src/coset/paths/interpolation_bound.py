@@ -99,16 +99,16 @@ def interpolation_bound(
     split = as_split(data)
     if split.targets.is_floating_point():
         raise DataError("The targets are values, but the bound is one of the cross-entropy: give int64 classes.")
-    found = barrier(geodesic(Dirac(ends[0]), Dirac(ends[1])), model, split, points, batch_size=batch_size)
+    line = barrier(geodesic(Dirac(ends[0]), Dirac(ends[1])), model, split, points, batch_size=batch_size)
     apart = _apart(chain, ends, split, batch_size)
     norms = [
         [float(torch.linalg.matrix_norm(end[f"{name}.weight"].double(), 2)) for end in ends]
         for name, module in chain
         if isinstance(module, nn.Linear)
     ]
-    first, last = found.endpoints
-    bound = [(1 - t) * first + t * last + LIPSCHITZ * _deviation(t, norms, apart) for t in found.t]
-    return InterpolationBound(found.t, tuple(bound), found.loss)
+    first, last = line.endpoints
+    bound = [(1 - t) * first + t * last + LIPSCHITZ * _deviation(t, norms, apart) for t in line.t]
+    return InterpolationBound(line.t, tuple(bound), line.loss)
 
 
 def _deviation(t: float, norms: list[list[float]], apart: list[float]) -> float:
@@ -128,35 +128,35 @@ def _apart(chain: list[tuple[str, nn.Module]], ends: list[dict[str, Tensor]], sp
     rows = 0
     with torch.no_grad():
         for inputs, _ in split.minibatches(size, shuffle=False):
-            given = [inputs.to(where, torch.float64)] * 2
+            outputs = [inputs.to(where, torch.float64)] * 2
             layer = 0
             for name, module in chain:
                 if isinstance(module, nn.Linear):
-                    given = [
+                    outputs = [
                         linear(x, end[f"{name}.weight"], end.get(f"{name}.bias"))
-                        for x, end in zip(given, wide, strict=True)
+                        for x, end in zip(outputs, wide, strict=True)
                     ]
-                    squares[layer] += float((given[1] - given[0]).square().sum())
+                    squares[layer] += float((outputs[1] - outputs[0]).square().sum())
                     layer += 1
                 else:
-                    given = [module(x) for x in given]
-            rows += given[0].shape[:-1].numel()
+                    outputs = [module(x) for x in outputs]
+            rows += outputs[0].shape[:-1].numel()
     return [math.sqrt(square / rows) for square in squares]
 
 
 def _chain(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The names and modules of the layers in the order of the forward pass, if the bound is right for all of them."""
-    found = list(_layers(model))
-    for name, module in found:
+    layers = list(_layers(model))
+    for name, module in layers:
         if type(module) is not nn.Linear and _slope(module) > 1:
             which = f"layer '{name}', a" if name else "a"
             raise ModelError(
                 f"The bound does not hold for {which} {type(module).__name__}: give a zoo.MLP, or an nn.Sequential of "
                 "linear layers and activation functions of slope one at most, such as ReLU or Tanh."
             )
-    if not found or type(found[-1][1]) is not nn.Linear:
+    if not layers or type(layers[-1][1]) is not nn.Linear:
         raise ModelError(f"The last layer of {type(model).__name__} is not linear: give a model that ends with logits.")
-    return found
+    return layers
 
 
 def _layers(model: nn.Module, prefix: str = "") -> Iterator[tuple[str, nn.Module]]:

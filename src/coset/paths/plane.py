@@ -139,15 +139,15 @@ def plane(
     prepare = repairer(repair, batch_size, where)
     total, hits = torch.zeros(2, len(places), dtype=torch.float64, device=where)
     with evaluating(model, where) as ready:
-        given = (prepare(ready, state) if prepare else state for state in frame.states(places))
+        networks = (prepare(ready, state) if prepare else state for state in frame.states(places))
         at_once = states_at_once(ready, where)
         for rows, examples, out in model_outputs(
-            ready, given, split.inputs, likelihood, at_once=at_once, batch_size=batch_size, device=where
+            ready, networks, split.inputs, likelihood, at_once=at_once, batch_size=batch_size, device=where
         ):
             if rows.start == examples.start == 0:
                 likelihood.check(out[0], split.targets)
-            found = likelihood.log_prob(out, split.targets[examples], first.noise)
-            total[rows] += found.flatten(1).sum(1, dtype=torch.float64)
+            log_prob = likelihood.log_prob(out, split.targets[examples], first.noise)
+            total[rows] += log_prob.flatten(1).sum(1, dtype=torch.float64)
             if isinstance(likelihood, Classification):
                 hits[rows] += (out.argmax(-1) == split.targets[examples]).flatten(1).sum(1)
             if progress is not None and examples.stop == len(split):
@@ -163,7 +163,16 @@ def plane(
     accuracy = None
     if isinstance(likelihood, Classification):
         accuracy = _grid((hits / split.targets.numel()).tolist(), points)
-    return Plane(x, y, frame.points, _grid(total.tolist(), points), prior, len(split), accuracy, track)
+    return Plane(
+        x=x,
+        y=y,
+        points=frame.points,
+        log_likelihood=_grid(total.tolist(), points),
+        log_prior=prior,
+        examples=len(split),
+        accuracy=accuracy,
+        track=track,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,10 +238,10 @@ def _frame(model: nn.Module, corners: list[State]) -> _Frame:
 
 def _track(frame: _Frame, path: Path, like: State) -> tuple[tuple[float, float], ...]:
     """The coordinates of equally spaced points of a path."""
-    found = []
+    places = []
     for t in (k / (TRACK - 1) for k in range(TRACK)):
-        found.append(frame.place(check(with_order(path(t)).mean, like=like, where=f"the path at t = {t:.3g}")))
-    return tuple(found)
+        places.append(frame.place(check(with_order(path(t)).mean, like=like, where=f"the path at t = {t:.3g}")))
+    return tuple(places)
 
 
 def _difference(q: State, origin: State) -> State:

@@ -322,8 +322,8 @@ def refuse_alone(model: nn.Module, starts: Tensors, inputs: Tensor) -> None:
         torch.autograd.grad(outputs.float().sum(), [x for x in two.values() if x.requires_grad])
     except (RuntimeError, ValueError, NotImplementedError, TypeError) as error:
         reason = str(error).splitlines()[0].rstrip(".")
-        drawn = "it draws random numbers, as dropout does, and each would need its own"
-        why = drawn if "random operation" in reason else reason
+        randomness = "it draws random numbers, as dropout does, and each would need its own"
+        why = randomness if "random operation" in reason else reason
         raise ModelError(f"Networks like {name} cannot be trained at once: {why}; {remedy}.") from error
     for (key, x), old in zip(buffers, before, strict=True):
         if not torch.equal(x, old):
