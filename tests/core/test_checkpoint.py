@@ -385,5 +385,5 @@ def test_a_file_that_changes_while_it_is_open_is_refused(tmp_path: Path, change:
 
 def test_a_file_without_tensors_has_metadata_too(tmp_path: Path) -> None:
     save_state({}, tmp_path / "empty.safetensors", {"what": "nothing"})
-    found = open_state(tmp_path / "empty.safetensors")
-    assert not found and found.metadata["what"] == "nothing"
+    empty = open_state(tmp_path / "empty.safetensors")
+    assert not empty and empty.metadata["what"] == "nothing"

@@ -17,8 +17,8 @@ def test_one_bad_value_is_found(size: int, data: st.DataObject, dtype: torch.dty
     x = torch.linspace(-1, 1, size)
     assert is_finite(x.to(dtype))
     x[data.draw(st.integers(0, size - 1))] = bad
-    for seen in (x, x.expand(3, -1).T, x.repeat_interleave(2)[::2]):
-        assert not is_finite(seen.to(dtype))
+    for view in (x, x.expand(3, -1).T, x.repeat_interleave(2)[::2]):
+        assert not is_finite(view.to(dtype))
 
 
 @pytest.mark.parametrize("bad", [complex(math.nan, 0), complex(0, math.inf)])

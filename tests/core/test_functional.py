@@ -46,8 +46,8 @@ def called(model: nn.Module) -> None:
 
 
 def mapped(model: nn.Module) -> None:
-    given = {name: torch.stack([x, x]) for name, x in state.untie(model, zeros(model)).items()}
-    torch.vmap(lambda one: functional_call(model, one, (INPUTS,)))(given)
+    population = {name: torch.stack([x, x]) for name, x in state.untie(model, zeros(model)).items()}
+    torch.vmap(lambda one: functional_call(model, one, (INPUTS,)))(population)
 
 
 def refused(model: nn.Module) -> None:
@@ -78,8 +78,8 @@ def test_weights_stay(use: Callable[[nn.Module], None], build: Callable[[], nn.M
 @pytest.mark.parametrize("names", [{"first", "second", "head"}, {"second", "head"}])
 def test_both_names_are_called_with_what_is_given(names: set[str]) -> None:
     model, other = Twice(), Twice()
-    given: dict[str, Any] = {name: x for name, x in state.of(other).items() if name.split(".")[0] in names}
-    assert torch.equal(state.call(model, given, INPUTS), other(INPUTS))
+    part: dict[str, Any] = {name: x for name, x in state.of(other).items() if name.split(".")[0] in names}
+    assert torch.equal(state.call(model, part, INPUTS), other(INPUTS))
 
 
 def test_buffers_stay() -> None:

@@ -81,11 +81,11 @@ def simple(name: str, groups: str | None, function: Callable[..., Any], x: Tenso
     log_order = parts.pop("log_order", None)
 
     def make() -> Sample:
-        made = {
+        own = {
             k: part() if callable(part) and not isinstance(part, nn.Module | Tensor) else part
             for k, part in parts.items()
         }
-        full = {"a": lin(3, 4), "b": lin(4, 2), **made}
+        full = {"a": lin(3, 4), "b": lin(4, 2), **own}
         return Net(function, **full), (torch.randn(3, 3) if x is None else x,)
 
     add(name, groups, make, log_order=log_order, odd=True)

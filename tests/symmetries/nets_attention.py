@@ -290,9 +290,9 @@ def _mha(heads: int = 4, **options: Any) -> Callable[[], Sample]:
     def make() -> Sample:
         def forward(m: Net, x: Tensor) -> Any:
             x = m.embed(x)
-            y, seen = m.attention(x, x, x, need_weights=weights)
+            y, weights_out = m.attention(x, x, x, need_weights=weights)
             out = m.head(m.norm(x + y))
-            return (out, seen) if weights else out
+            return (out, weights_out) if weights else out
 
         attention = nn.MultiheadAttention(8, heads, batch_first=True, **options)
         return Net(forward, embed=lin(3, 8), attention=attention, norm=nn.LayerNorm(8), head=lin(8, 2)), (

@@ -179,8 +179,8 @@ def _shufflenet(units: int, shuffle: Callable[[Tensor], Tensor] = _shuffle) -> S
     def forward(m: Net, x: Tensor) -> Tensor:
         x = F.relu(m.stem(x))
         for unit in m.units:
-            left, right = x.chunk(2, 1)
-            x = shuffle(torch.cat([left, unit(right)], 1))
+            first, second = x.chunk(2, 1)
+            x = shuffle(torch.cat([first, unit(second)], 1))
         return m.fc(F.relu(m.head(x)).mean((2, 3)))
 
     width = 4 * units

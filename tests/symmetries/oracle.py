@@ -42,8 +42,8 @@ def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
 
 def numbers(output: Any) -> Tensor:
     """Everything a model returns, as one long vector."""
-    found = [t for t in pytree.tree_leaves(output) if isinstance(t, Tensor)]
-    flat = [torch.view_as_real(t).flatten() if t.is_complex() else t.flatten() for t in found]
+    tensors = [t for t in pytree.tree_leaves(output) if isinstance(t, Tensor)]
+    flat = [torch.view_as_real(t).flatten() if t.is_complex() else t.flatten() for t in tensors]
     return torch.cat([t.double() for t in flat])
 
 
@@ -54,21 +54,21 @@ def run(model: nn.Module, state: Mapping[str, Tensor], args: tuple[Any, ...]) ->
     try:
         with torch.no_grad():
             unique: State = {}
-            seen: set[int] = set()
+            objects: set[int] = set()
             own = model.state_dict(keep_vars=True)
             for name, tensor in state.items():
-                if id(own[name]) not in seen:
-                    seen.add(id(own[name]))
+                if id(own[name]) not in objects:
+                    objects.add(id(own[name]))
                     unique[name] = tensor.clone()
             return numbers(torch.func.functional_call(model, unique, args))
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)
 
 
-def deviation(model: nn.Module, args: tuple[Any, ...], moved: Mapping[str, Tensor]) -> float:
+def deviation(model: nn.Module, args: tuple[Any, ...], image: Mapping[str, Tensor]) -> float:
     """Largest change of the output relative to its largest entry."""
     base = run(model, model.state_dict(), args)
-    return float((run(model, moved, args) - base).abs().max() / base.abs().max())
+    return float((run(model, image, args) - base).abs().max() / base.abs().max())
 
 
 def doubled(args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -213,8 +213,8 @@ def scaling_directions(model: nn.Module, sym: Symmetry, exact: bool = True) -> T
             factors = torch.ones(shape, dtype=torch.float64)
             factors.view(-1)[k] = math.e
             element = type(identity)(sym.sets, {}, {scaling.name: factors}, identity.units)
-            moved = sym.act(element, ones)
-            rows.append(torch.cat([(t + shift.get(n, 0.0)).log().flatten() for n, t in moved.items()]))
+            image = sym.act(element, ones)
+            rows.append(torch.cat([(t + shift.get(n, 0.0)).log().flatten() for n, t in image.items()]))
     total = sum(tensor.numel() for tensor in ones.values())
     return torch.stack(rows) if rows else torch.zeros(0, total, dtype=torch.float64)
 
@@ -259,8 +259,8 @@ def dead_entries(model: nn.Module, inputs: Sequence[tuple[Any, ...]]) -> dict[st
     for k, args in enumerate(inputs):
         output = numbers(model(*args))
         direction = torch.randn(output.shape, generator=torch.Generator().manual_seed(k), dtype=output.dtype)
-        found = torch.autograd.grad((output * direction).sum(), list(parameters.values()), allow_unused=True)
-        for name, gradient in zip(parameters, found, strict=True):
+        gradients = torch.autograd.grad((output * direction).sum(), list(parameters.values()), allow_unused=True)
+        for name, gradient in zip(parameters, gradients, strict=True):
             if gradient is not None:
                 strength[name] = torch.maximum(strength[name], gradient.abs())
     top = max(float(x.max()) for x in strength.values() if x.numel())
@@ -269,7 +269,7 @@ def dead_entries(model: nn.Module, inputs: Sequence[tuple[Any, ...]]) -> dict[st
 
 def loose_fixed_axes(model: nn.Module, inputs: Sequence[tuple[Any, ...]], sym: Symmetry) -> list[tuple[str, int]]:
     """Axes reported wholly fixed that some order moves without a change of the output: there should be none."""
-    found: list[tuple[str, int]] = []
+    rows: list[tuple[str, int]] = []
     dead = dead_entries(model, inputs)
     for name, tensor in floats(model).items():
         if name in dead:
@@ -277,17 +277,17 @@ def loose_fixed_axes(model: nn.Module, inputs: Sequence[tuple[Any, ...]], sym: S
         for d, axis in enumerate(sym.axes.get(name, [Fixed(n) for n in tensor.shape])):
             if not isinstance(axis, Fixed) or axis.size == 1:
                 continue
-            moved = [permuted(tensor, d, order) for order in orders(axis.size)]
-            changes = [changed_by(model, inputs, name, image) for image in moved if not torch.equal(image, tensor)]
+            image = [permuted(tensor, d, order) for order in orders(axis.size)]
+            changes = [changed_by(model, inputs, name, image) for image in image if not torch.equal(image, tensor)]
             if changes and min(changes) < 1e-9:
-                found.append((name, d))
-    return found
+                rows.append((name, d))
+    return rows
 
 
 def loose_members(model: nn.Module, inputs: Sequence[tuple[Any, ...]], sym: Symmetry) -> list[tuple[str, str]]:
     """(group, tensor) where moving that tensor alone changes nothing: none, where a group has several tensors."""
     generator = torch.Generator().manual_seed(3)
-    found: list[tuple[str, str]] = []
+    pairs: list[tuple[str, str]] = []
     dead = dead_entries(model, inputs)
     state = {name: t.masked_fill(dead[name], 0.0) if name in dead else t for name, t in floats(model).items()}
     for group in sym.groups:
@@ -302,8 +302,8 @@ def loose_members(model: nn.Module, inputs: Sequence[tuple[Any, ...]], sym: Symm
         for name in tensors if len(tensors) > 1 else ():
             image = sym.act(alone, {name: state[name]})[name]
             if not torch.equal(image, state[name]) and changed_by(model, inputs, name, image) < 1e-9:
-                found.append((group.name, name))
-    return found
+                pairs.append((group.name, name))
+    return pairs
 
 
 def axis_images(tensor: Tensor, move: int | tuple[int, int]) -> list[Tensor]:
@@ -339,22 +339,22 @@ def preserving_states(
     def output(values: State) -> Tensor:
         return numbers(torch.func.functional_call(model, values, args))
 
-    found: set[bytes] = set()
+    states: set[bytes] = set()
     for start in range(0, total, 8192):
         number = torch.arange(start, min(start + 8192, total))
-        chosen: State = {}
+        state: State = {}
         for name, count in zip(reversed(list(images)), reversed(counts), strict=True):
-            chosen[name] = images[name][number % count]
+            state[name] = images[name][number % count]
             number = number // count
         with torch.no_grad():
             try:
-                outputs = torch.func.vmap(output)(chosen)
+                outputs = torch.func.vmap(output)(state)
             except RuntimeError:
-                count = len(next(iter(chosen.values())))
-                outputs = torch.stack([output({name: rows[i] for name, rows in chosen.items()}) for i in range(count)])
+                count = len(next(iter(state.values())))
+                outputs = torch.stack([output({name: rows[i] for name, rows in state.items()}) for i in range(count)])
         same = ((outputs - base).abs().amax(1) < 1e-9 * base.abs().max()).nonzero().flatten().tolist()
-        found |= {fingerprint({name: chosen[name][i] for name in state}) for i in same}
-    return found
+        states |= {fingerprint({name: state[name][i] for name in state}) for i in same}
+    return states
 
 
 def fingerprint(state: Mapping[str, Tensor]) -> bytes:

@@ -28,14 +28,14 @@ class Two(nn.Module):
 @pytest.mark.parametrize("rows", [1, 2, 4])
 def test_a_lone_tensor_is_one_argument(model: nn.Module, rows: int) -> None:
     x = torch.randn(rows, 3, generator=torch.Generator().manual_seed(0))
-    lone, given = coset.symmetry(model, x), coset.symmetry(model, (x,))
-    assert lone.to_json() == given.to_json() and [g.size for g in lone.groups] == [5]
+    lone, tupled = coset.symmetry(model, x), coset.symmetry(model, (x,))
+    assert lone.to_json() == tupled.to_json() and [g.size for g in lone.groups] == [5]
     assert lone.verify(model, x) == lone.verify(model, (x,)) < 1e-5
 
 
 def test_a_lone_tensor_keeps_its_dimensions() -> None:
     """An image of a batch of one is not an image without a batch."""
-    seen: list[int] = []
+    ranks: list[int] = []
 
     class Image(nn.Module):
         def __init__(self) -> None:
@@ -43,12 +43,12 @@ def test_a_lone_tensor_keeps_its_dimensions() -> None:
             self.a, self.b = nn.Conv2d(1, 4, 3), nn.Conv2d(4, 2, 1)
 
         def forward(self, x: Tensor) -> Tensor:
-            seen.append(x.ndim)
+            ranks.append(x.ndim)
             out: Tensor = self.b(self.a(x).relu())
             return out
 
     coset.symmetry(Image(), torch.randn(1, 1, 5, 5))
-    assert set(seen) == {4}
+    assert set(ranks) == {4}
 
 
 def test_a_list_is_as_good_as_a_tuple() -> None:

@@ -127,10 +127,10 @@ def inferred(name: str) -> tuple[nn.Module, tuple[Any, ...], Symmetry] | Symmetr
 
 
 def get(name: str) -> tuple[nn.Module, tuple[Any, ...], Symmetry]:
-    found = inferred(name)
-    if isinstance(found, SymmetryError):
-        raise found
-    return found
+    result = inferred(name)
+    if isinstance(result, SymmetryError):
+        raise result
+    return result
 
 
 def cases(test: str, *, only: Any = lambda family: True, quick: set[str] | None = None) -> list[Any]:
@@ -167,10 +167,10 @@ def other_inputs(args: tuple[Any, ...], count: int = 3) -> list[tuple[Any, ...]]
 @pytest.mark.parametrize("name", cases("verified"))
 def test_verified(name: str) -> None:
     model, args, sym = get(name)
-    found = sym.verification
-    assert found is not None
-    assert found.deviation <= 1e-5
-    assert found.conclusive or not sym.groups
+    verification = sym.verification
+    assert verification is not None
+    assert verification.deviation <= 1e-5
+    assert verification.conclusive or not sym.groups
     check_function(model, args, sym)
     again = Symmetry.from_json(sym.to_json())
     check_function(model, args, again, trials=2)
@@ -203,13 +203,13 @@ def test_scalings_are_right_and_complete(name: str) -> None:
     model, args, sym = get(name)
     inputs = other_inputs(args, 400)
     equations = scaling_equations(lambda k: randomise(model, k + 1), lambda k: inputs[k + 1], offsets(sym))
-    found = scaling_directions(model, sym)
+    directions = scaling_directions(model, sym)
     randomise(model)
-    if len(found):
-        assert float((equations @ found.T).abs().max()) < 1e-10
+    if len(directions):
+        assert float((equations @ directions.T).abs().max()) < 1e-10
     live = equations.abs().amax(0) > 1e-13
-    assert rank(found[:, live]) == int(live.sum()) - rank(equations[:, live])
-    assert rank(found) == len(found)
+    assert rank(directions[:, live]) == int(live.sum()) - rank(equations[:, live])
+    assert rank(directions) == len(directions)
 
 
 def test_heads_of_a_block() -> None:

@@ -93,11 +93,11 @@ class Program(nn.Module):
     def use(self, shapes: list[tuple[int, ...]], name: str, inputs: list[int], f: Callable[..., Tensor]) -> None:
         with torch.no_grad():
             try:
-                made = f(*[torch.randn(2, *shapes[k]) for k in inputs])
+                result = f(*[torch.randn(2, *shapes[k]) for k in inputs])
             except (RuntimeError, IndexError, ValueError):
                 return
-        if 0 < made[0].numel() <= 24 and made.dim() in (2, 3):
-            shapes.append(tuple(made.shape[1:]))
+        if 0 < result[0].numel() <= 24 and result.dim() in (2, 3):
+            shapes.append(tuple(result.shape[1:]))
             self.steps.append((name, inputs, f))
 
     def draw(self, choice: random.Random, shapes: list[tuple[int, ...]]) -> None:

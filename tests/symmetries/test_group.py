@@ -270,11 +270,11 @@ def test_out_of_place_and_any_dtype() -> None:
         w = torch.arange(12).reshape(3, 4).to(dtype)
         state = {"w": w, "n": torch.arange(3).to(dtype), "fixed": torch.arange(4).to(dtype), "other": torch.ones(2)}
         before = {name: tensor.clone() for name, tensor in state.items()}
-        moved = sym.act(plain, state)
-        assert {n: t.dtype for n, t in moved.items()} == {n: t.dtype for n, t in state.items()}
+        image = sym.act(plain, state)
+        assert {n: t.dtype for n, t in image.items()} == {n: t.dtype for n, t in state.items()}
         expected = reference(spec, plain, {n: t for n, t in before.items() if n in spec["tensors"]})
-        assert all(torch.equal(moved[n], expected[n]) for n in expected)
-        assert torch.equal(moved["other"], state["other"])
+        assert all(torch.equal(image[n], expected[n]) for n in expected)
+        assert torch.equal(image["other"], state["other"])
         if dtype.is_floating_point:
             scaled = sym.act(g, state)
             assert scaled["w"].dtype == dtype
@@ -308,8 +308,8 @@ def test_gradients_pass_through_the_action() -> None:
 def test_tied_tensors_may_stay_tied() -> None:
     sym = make({"groups": {"h": 3}, "tensors": {"w": ["h"], "v": ["h"]}})
     shared = torch.randn(3)
-    moved = sym.act(sym.random(torch.Generator().manual_seed(2)), {"w": shared, "v": shared})
-    assert torch.equal(moved["w"], moved["v"])
+    image = sym.act(sym.random(torch.Generator().manual_seed(2)), {"w": shared, "v": shared})
+    assert torch.equal(image["w"], image["v"])
 
 
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2), ()])

@@ -187,9 +187,9 @@ def inferred(name: str) -> tuple[nn.Module, tuple[Any, ...], Symmetry]:
 def test_group_is_all_that_preserves_the_function(name: str) -> None:
     _, order, axes = CASES[name]
     model, args, sym = inferred(name)
-    found = preserving_states(model, args, axes)
-    assert found == images(model, sym)
-    assert len(found) == order
+    preserving = preserving_states(model, args, axes)
+    assert preserving == images(model, sym)
+    assert len(preserving) == order
     assert sym.log_order == pytest.approx(math.log(order))
 
 

@@ -75,12 +75,12 @@ def check_each(model: nn.Module, args: tuple[Any, ...], sym: Symmetry) -> None:
     for scaling in sym.scalings:
         if not scaling.exact:
             continue
-        moved = sym.act(alone(sym, scaling), state)
-        assert deviation(model, args, moved) < 1e-9, scaling
-        touched = [m.tensor for m in scaling.members if not torch.equal(moved[m.tensor], state[m.tensor])]
+        image = sym.act(alone(sym, scaling), state)
+        assert deviation(model, args, image) < 1e-9, scaling
+        touched = [m.tensor for m in scaling.members if not torch.equal(image[m.tensor], state[m.tensor])]
         assert touched
         if len(set(touched)) > 1 and "mean" not in touched[0]:
-            partly = {**moved, touched[0]: state[touched[0]]}
+            partly = {**image, touched[0]: state[touched[0]]}
             assert deviation(model, args, partly) > 1e-9, scaling
 
 
@@ -233,19 +233,19 @@ def test_batch_norm_by_the_letter() -> None:
     """x -> c x is undone by mean -> c mean and var + eps -> c^2 (var + eps)."""
     model, args, sym = ready(lambda: normed(nn.BatchNorm2d(4, eps=0.25), nn.ReLU()))
     c = torch.tensor([0.5, 2.0, 3.0, 1.0], dtype=torch.float64)
-    moved = dict(model.state_dict())
-    moved["0.weight"] = moved["0.weight"] * c.view(4, 1, 1, 1)
-    moved["0.bias"], moved["1.running_mean"] = moved["0.bias"] * c, moved["1.running_mean"] * c
-    moved["1.running_var"] = c**2 * (moved["1.running_var"] + 0.25) - 0.25
-    assert deviation(model, args, moved) < 1e-12
+    image = dict(model.state_dict())
+    image["0.weight"] = image["0.weight"] * c.view(4, 1, 1, 1)
+    image["0.bias"], image["1.running_mean"] = image["0.bias"] * c, image["1.running_mean"] * c
+    image["1.running_var"] = c**2 * (image["1.running_var"] + 0.25) - 0.25
+    assert deviation(model, args, image) < 1e-12
     assert offsets(sym)["1.running_var"] == 0.25
-    found = scaling_directions(model, sym)
+    directions = scaling_directions(model, sym)
     power = {"0.weight": 1.0, "0.bias": 1.0, "1.running_mean": 1.0, "1.running_var": 2.0}
     first = [
         torch.zeros_like(t).index_fill_(0, torch.tensor([0]), power.get(name, 0.0)).flatten()
         for name, t in floats(model).items()
     ]
-    assert rank(torch.cat([found, torch.cat(first)[None]])) == rank(found) == len(found)
+    assert rank(torch.cat([directions, torch.cat(first)[None]])) == rank(directions) == len(directions)
 
 
 NORMS: dict[str, Callable[[float], Sample]] = {
@@ -360,10 +360,10 @@ def count(make: Callable[[], Sample]) -> tuple[int, int, int]:
     generator = torch.Generator().manual_seed(1)
     inputs = [tuple(torch.randn(x.shape, generator=generator, dtype=x.dtype) for x in args) for _ in range(400)]
     equations = scaling_equations(lambda k: randomise(model, k + 1), lambda k: inputs[k], offsets(sym))
-    found = scaling_directions(model, sym)
-    assert float((equations @ found.T).abs().max()) < 1e-10
+    directions = scaling_directions(model, sym)
+    assert float((equations @ directions.T).abs().max()) < 1e-10
     live = equations.abs().amax(0) > 1e-13
-    return int(live.sum()) - rank(equations[:, live]), rank(found[:, live]), len(found)
+    return int(live.sum()) - rank(equations[:, live]), rank(directions[:, live]), len(directions)
 
 
 @pytest.mark.xfail(strict=True, reason="heads and pairs have a factor each instead of one for each pair of each head")

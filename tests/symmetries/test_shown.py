@@ -57,7 +57,7 @@ def test_rows_that_do_not_fit_are_counted_and_a_notebook_has_all() -> None:
 def test_an_element_says_how_much_it_moves() -> None:
     sym = coset.Symmetry.from_json('{"groups": {"u": 4}, "tensors": {"w": ["u"]}}')
     assert repr(sym.identity()) == "Element: one element, the identity"
-    moved = repr(sym.element({"u": torch.tensor([1, 0, 2, 3])})).splitlines()
-    assert moved[0] == "Element: one element"
-    assert moved[1].split() == ["u", "moves", "2", "of", "4", "units", "1,", "0,", "2,", "3"]
+    lines = repr(sym.element({"u": torch.tensor([1, 0, 2, 3])})).splitlines()
+    assert lines[0] == "Element: one element"
+    assert lines[1].split() == ["u", "moves", "2", "of", "4", "units", "1,", "0,", "2,", "3"]
     assert repr(sym.random(batch=5)).startswith("Element: 5 elements")

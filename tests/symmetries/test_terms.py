@@ -67,8 +67,8 @@ def movement(axis: Any, permutations: dict[str, list[int]]) -> list[int]:
     out = []
     for position in range(size_of(axis, sizes)):
         code = decode(axis, position, sizes)
-        moved = replace_units(axis, code, lambda name, unit: permutations[name][unit])
-        out.append(encode(axis, moved, sizes))
+        image = replace_units(axis, code, lambda name, unit: permutations[name][unit])
+        out.append(encode(axis, image, sizes))
     return out
 
 
@@ -169,8 +169,8 @@ def step(world: World, action: str, choice: random.Random) -> None:
             some = [j for j in some if find(axes[j]).size == find(axes[some[0]]).size]
         if len(some) < 2 or math.prod(find(axes[j]).size for j in some) > 64:
             return
-        made = {"concat": concat, "product": product, "interleave": interleave}[action]([axes[j] for j in some])
-        axes.append(made)
+        result = {"concat": concat, "product": product, "interleave": interleave}[action]([axes[j] for j in some])
+        axes.append(result)
         world.demands.append((action, len(axes) - 1, some))
 
 

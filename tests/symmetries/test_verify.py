@@ -192,8 +192,8 @@ def test_dtypes(make: Callable[[], Sample], dtype: torch.dtype) -> None:
     sym = coset.symmetry(model, args)
     assert sym.verification is not None
     assert sym.verification.conclusive
-    moved = sym.act(sym.random(scalings=True), model.state_dict())
-    assert {t.dtype for t in moved.values()} == {t.dtype for t in model.state_dict().values()}
+    image = sym.act(sym.random(scalings=True), model.state_dict())
+    assert {t.dtype for t in image.values()} == {t.dtype for t in model.state_dict().values()}
 
 
 def test_mixed_dtypes() -> None:
@@ -280,8 +280,8 @@ def test_a_branch_behind_a_small_constant_is_seen_or_not_vouched_for(small: floa
     sym = coset.symmetry(model, args)
     wrong = edited(sym, lambda raw: raw["tensors"].update({"d.weight": [2, 5]}))
     try:
-        found = check(wrong, model, args)
-        assert not found.conclusive or ("c" in found.weak and "'c'" in found.note)
+        result = check(wrong, model, args)
+        assert not result.conclusive or ("c" in result.weak and "'c'" in result.note)
     except SymmetryError as error:
         assert "'c'" in str(error)
 

@@ -52,8 +52,8 @@ def test_sizes_that_depend_on_the_data(mask: str) -> None:
         one_sentence(error)
     else:
         model = randomise(model)
-        moved = sym.act(sym.random(), model.state_dict())
-        assert deviation(model, (args[0].double(),), moved) < 1e-9
+        image = sym.act(sym.random(), model.state_dict())
+        assert deviation(model, (args[0].double(),), image) < 1e-9
 
 
 def test_strict_names_the_op() -> None:

@@ -36,8 +36,8 @@ def test_rows_beyond_the_example_are_not_free() -> None:
     sym = coset.symmetry(model, (torch.randint(7, (2, 5)),))
     assert signature(sym) == {"4": 1}
     for trial in range(3):
-        moved = sym.act(sym.random(scalings=trial > 0), model.state_dict())
-        assert deviation(model, (torch.randint(7, (2, 9)),), moved) < 1e-9
+        state = sym.act(sym.random(scalings=trial > 0), model.state_dict())
+        assert deviation(model, (torch.randint(7, (2, 9)),), state) < 1e-9
 
 
 def test_a_causal_mask_beyond_the_example_is_not_free() -> None:
@@ -50,16 +50,16 @@ def test_a_causal_mask_beyond_the_example_is_not_free() -> None:
     model = Net(forward, e=nn.Embedding(7, 4), q=lin(4, 3), k=lin(4, 3), o=lin(4, 2), mask=torch.ones(9, 9).tril())
     model = randomise(model)
     sym = coset.symmetry(model, (torch.randint(7, (2, 5)),))
-    moved = sym.act(sym.random(scalings=True), model.state_dict())
-    assert deviation(model, (torch.randint(7, (2, 9)),), moved) < 1e-9
+    state = sym.act(sym.random(scalings=True), model.state_dict())
+    assert deviation(model, (torch.randint(7, (2, 9)),), state) < 1e-9
 
 
 def test_gpt_of_the_zoo_at_another_length() -> None:
     model = randomise(zoo.GPT(7, 12, 8, 1, 2))
     sym = coset.symmetry(model, (torch.randint(7, (2, 5)),))
-    moved = sym.act(sym.random(scalings=True), model.state_dict())
+    state = sym.act(sym.random(scalings=True), model.state_dict())
     for length in (1, 5, 12):
-        assert deviation(model, (torch.randint(7, (3, length)),), moved) < 1e-9
+        assert deviation(model, (torch.randint(7, (3, length)),), state) < 1e-9
 
 
 def test_another_batch_size_and_image_size() -> None:
@@ -68,9 +68,9 @@ def test_another_batch_size_and_image_size() -> None:
 
     model = randomise(Net(forward, a=conv(3, 4, 3), bn=nn.BatchNorm2d(4), out=lin(4, 2)))
     sym = coset.symmetry(model, (image(3, 6).double(),))
-    moved = sym.act(sym.random(scalings=True), model.state_dict())
+    state = sym.act(sym.random(scalings=True), model.state_dict())
     for x in (torch.randn(1, 3, 6, 6), torch.randn(5, 3, 9, 4)):
-        assert deviation(model, (x.double(),), moved) < 1e-9
+        assert deviation(model, (x.double(),), state) < 1e-9
 
 
 @pytest.mark.parametrize("tokens", [1, 2])
@@ -83,5 +83,5 @@ def test_examples_of_size_one(tokens: int) -> None:
 
     model = randomise(Net(forward, q=lin(3, 8), k=lin(3, 8), v=lin(3, 8), o=lin(8, 2)))
     sym = coset.symmetry(model, (torch.randn(1, tokens, 3).double(),))
-    moved = sym.act(sym.random(scalings=True), model.state_dict())
-    assert deviation(model, (torch.randn(2, 6, 3).double(),), moved) < 1e-9
+    state = sym.act(sym.random(scalings=True), model.state_dict())
+    assert deviation(model, (torch.randn(2, 6, 3).double(),), state) < 1e-9

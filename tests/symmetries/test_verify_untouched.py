@@ -38,14 +38,14 @@ def test_the_model_and_its_inputs_are_untouched() -> None:
     before = {n: t.detach().clone() for n, t in tensors.items()}
     flags = {n: m.training for n, m in model.named_modules()}
     hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
-    keys, given, fast = sorted(vars(model)), x.clone(), torch.backends.mha.get_fastpath_enabled()
+    keys, inputs, fast = sorted(vars(model)), x.clone(), torch.backends.mha.get_fastpath_enabled()
     coset.symmetry(model, (x,))
     after = dict([*model.named_parameters(), *model.named_buffers()])
     assert all(after[n] is tensors[n] and torch.equal(after[n], before[n]) for n in tensors)
     assert {n: m.training for n, m in model.named_modules()} == flags
     assert [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()] == hooks
     assert sorted(vars(model)) == keys
-    assert torch.equal(x, given)
+    assert torch.equal(x, inputs)
     assert torch.is_grad_enabled()
     assert torch.backends.mha.get_fastpath_enabled() == fast
     assert all(p.grad is None and p.requires_grad for p in model.parameters())

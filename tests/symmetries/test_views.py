@@ -28,12 +28,12 @@ def test_blocks_cover_the_tensor_once(name: str, lead: int) -> None:
     axes = AXES[name]
     tensor = torch.arange(4.0**lead * torch.Size([axis.size for axis in axes]).numel())
     tensor = tensor.reshape([4] * lead + [axis.size for axis in axes])
-    found = blocks(tensor, axes, lead)
-    assert sorted(x for block in found for x in block.values.flatten().tolist()) == tensor.flatten().tolist()
-    for block in found:
+    views = blocks(tensor, axes, lead)
+    assert sorted(x for block in views for x in block.values.flatten().tolist()) == tensor.flatten().tolist()
+    for block in views:
         assert block.values.dim() == lead + len(block.labels)
         assert block.values.untyped_storage().data_ptr() == tensor.untyped_storage().data_ptr()
-    assert tuple(block.labels for block in found) == labels(axes)
+    assert tuple(block.labels for block in views) == labels(axes)
 
 
 def test_labels_name_units_and_axes() -> None:
@@ -51,8 +51,8 @@ def test_moving_a_tensor_moves_its_blocks(name: str) -> None:
         element = sym.element({group.name: p})
         for tensor, _ in group.members[:4]:
             x = torch.randn([axis.size for axis in sym.axes[tensor]])
-            moved = sym.act(element, {tensor: x})[tensor]
-            for before, after in zip(blocks(x, sym.axes[tensor]), blocks(moved, sym.axes[tensor]), strict=True):
+            image = sym.act(element, {tensor: x})[tensor]
+            for before, after in zip(blocks(x, sym.axes[tensor]), blocks(image, sym.axes[tensor]), strict=True):
                 expected = before.values
                 for d in before.where(group.name):
                     expected = expected.index_select(d, p)

@@ -91,11 +91,10 @@ def symmetry(
 
 @dataclass
 class Inference:
-    """The axes of every state tensor and of every result, the tape that relates them, and ops without a rule."""
+    """The axes of every state tensor and of every result, and the tape that relates them."""
 
     parameters: dict[str, Value]
     tape: Tape
-    unknown: dict[str, str] = field(default_factory=dict)
     values: dict[Node, NodeValue] = field(default_factory=dict)
 
 
@@ -282,10 +281,8 @@ class _Interpreter:
         reason = str(error) if refused else f"rule failed ({type(error).__name__}: {error})"
         touched = [part for arg in node.all_input_nodes for part in _values(self.values.get(arg))]
         free = [part for part in touched if any(not leaf.frozen for term in part.axes for leaf in leaves(term))]
-        if free:
-            self.inference.unknown.setdefault(op, reason)
-            if self.strict:
-                raise SymmetryError(f"op {op} at {node.name}: {reason}; without strict=True its axes are fixed")
+        if free and self.strict:
+            raise SymmetryError(f"op {op} at {node.name}: {reason}; without strict=True its axes are fixed")
         for part in touched:
             self._freeze(part, Cause(op, reason))
             self.tape.map(part, NONLINEAR)

@@ -41,15 +41,12 @@ class Trace:
         for each entry of the graph's output: the buffer it updates, or None for a real output
     aliases
         state name -> the one name that stands for its tensor (tied parameters share one)
-    shapes
-        state name -> shape
     """
 
     program: ExportedProgram
     sources: Mapping[str, Source]
     mutated: Sequence[str | None]
     aliases: Mapping[str, str]
-    shapes: Mapping[str, tuple[int, ...]]
 
     @property
     def module(self) -> GraphModule:
@@ -96,7 +93,6 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | N
         # Without weights only the shapes of the inputs matter.
         args, kwargs = pytree.tree_map_only(Tensor, lambda x: x.to("meta"), (tuple(args), dict(kwargs or {})))
     aliases = tied_names(model)
-    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items() if name in aliases}
     every = {name: id(tensor) for name, tensor in named_tensors(model)}
     canonical = {ident: name for name, ident in reversed(list(every.items())) if name in aliases}
     with evaluation_mode(model), quiet():
@@ -123,7 +119,7 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | N
         spec.target if spec.kind is OutputKind.BUFFER_MUTATION else None
         for spec in program.graph_signature.output_specs
     ]
-    return Trace(program, sources, mutated, aliases, shapes)
+    return Trace(program, sources, mutated, aliases)
 
 
 def _functional(program: ExportedProgram) -> ExportedProgram:
