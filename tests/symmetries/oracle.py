@@ -277,8 +277,8 @@ def loose_fixed_axes(model: nn.Module, inputs: Sequence[tuple[Any, ...]], sym: S
         for d, axis in enumerate(sym.axes.get(name, [Fixed(n) for n in tensor.shape])):
             if not isinstance(axis, Fixed) or axis.size == 1:
                 continue
-            image = [permuted(tensor, d, order) for order in orders(axis.size)]
-            changes = [changed_by(model, inputs, name, image) for image in image if not torch.equal(image, tensor)]
+            candidates = [permuted(tensor, d, order) for order in orders(axis.size)]
+            changes = [changed_by(model, inputs, name, image) for image in candidates if not torch.equal(image, tensor)]
             if changes and min(changes) < 1e-9:
                 rows.append((name, d))
     return rows
@@ -342,18 +342,18 @@ def preserving_states(
     states: set[bytes] = set()
     for start in range(0, total, 8192):
         number = torch.arange(start, min(start + 8192, total))
-        state: State = {}
+        batch: State = {}
         for name, count in zip(reversed(list(images)), reversed(counts), strict=True):
-            state[name] = images[name][number % count]
+            batch[name] = images[name][number % count]
             number = number // count
         with torch.no_grad():
             try:
-                outputs = torch.func.vmap(output)(state)
+                outputs = torch.func.vmap(output)(batch)
             except RuntimeError:
-                count = len(next(iter(state.values())))
-                outputs = torch.stack([output({name: rows[i] for name, rows in state.items()}) for i in range(count)])
+                count = len(next(iter(batch.values())))
+                outputs = torch.stack([output({name: rows[i] for name, rows in batch.items()}) for i in range(count)])
         same = ((outputs - base).abs().amax(1) < 1e-9 * base.abs().max()).nonzero().flatten().tolist()
-        states |= {fingerprint({name: state[name][i] for name in state}) for i in same}
+        states |= {fingerprint({name: batch[name][i] for name in state}) for i in same}
     return states
 
 
