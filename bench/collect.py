@@ -34,9 +34,9 @@ from bench.record import versions
 from coset import data, zoo
 from coset.cli.options import DeviceOption
 from coset.core import state as states
-from coset.core.device import matmul_precision
 from coset.core.errors import CosetError
 from coset.core.files import write_json
+from coset.core.functional import matmul_precision
 from coset.data import Split
 from coset.populations import chunk as collecting_chunk
 from coset.populations.chunk import Chunk, Collect, per_example

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import torch
 
-from coset.core.device import matmul_precision
+from coset.core.functional import matmul_precision
 
 
 def default_device() -> torch.device:

@@ -20,7 +20,7 @@ import coset
 from coset import Symmetry, zoo
 from coset.core import state as states
 from coset.symmetries.verify import generic
-from coset.weightspace.scale_conditions import scale_conditions
+from coset.weightspace.canonical_scales import scale_conditions
 
 State = dict[str, Tensor]
 Network = tuple[nn.Module, tuple[Any, ...], Symmetry]

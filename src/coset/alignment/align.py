@@ -18,8 +18,8 @@ from coset.alignment.population import PopulationMatch, align_population
 from coset.alignment.rescaling import match_with_factors
 from coset.core import state as states
 from coset.core.checkpoint import LazyState, check_finite
-from coset.core.device import resolve
 from coset.core.errors import CosetError
+from coset.core.functional import resolve
 from coset.core.progress import Progress
 from coset.core.state import State, StateLike, check, refuse_layout, refuse_names
 from coset.data import Data

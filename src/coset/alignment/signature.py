@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from coset.alignment.activations import Activations
 from coset.alignment.method import AlignmentTask
-from coset.core.device import resolve
+from coset.core.functional import resolve
 from coset.core.state import StateLike, check, refuse_names
 from coset.data import Data
 from coset.solutions.as_solution import with_order

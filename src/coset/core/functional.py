@@ -1,4 +1,4 @@
-"""Call a model with other tensors in place of its own."""
+"""Call a model with other tensors in place of its own; on which device, in which mode and precision."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset.core.errors import ModelError
+from coset.core.errors import CosetError, ModelError
 
 
 def functional_call(
@@ -84,3 +84,26 @@ def evaluating(model: nn.Module, device: torch.device) -> Iterator[nn.Module]:
         model = copy.deepcopy(model).to(device)
     with evaluation_mode(model):
         yield model
+
+
+def resolve(device: str | torch.device | None, state: Mapping[str, Tensor]) -> torch.device:
+    """`device` with its index (`cuda` is `cuda:0`), or where `state` is if none is given."""
+    if device is None:
+        return next((x.device for x in state.values()), torch.device("cpu"))
+    try:
+        probe: Tensor = torch.empty(0, device=device)
+    # A build without CUDA says so with an AssertionError.
+    except (RuntimeError, AssertionError) as error:
+        raise CosetError(f"The device {str(device)!r} cannot be used: {str(error).splitlines()[0]}") from error
+    return probe.device
+
+
+@contextlib.contextmanager
+def matmul_precision(name: str) -> Iterator[None]:
+    """Let matrix products on CUDA round their factors if that is asked for."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if name in ("tf32", "bfloat16") else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset.core.device import matmul_precision, resolve
 from coset.core.errors import CosetError, StateError
+from coset.core.functional import matmul_precision, resolve
 from coset.core.progress import Progress
 from coset.core.show import Shown, Table
 from coset.core.state import StateLike, as_state, check

@@ -19,8 +19,8 @@ from coset.populations.population import PopulationLike, states_of
 from coset.populations.scores import scores
 from coset.symmetries.group import Scaling
 from coset.symmetries.symmetry import Symmetry
+from coset.weightspace.canonical_scales import exact_scalings, scaled_weights
 from coset.weightspace.manifold import Manifold
-from coset.weightspace.scale_conditions import exact_scalings, scaled_weights
 from coset.weightspace.volume import log_volume
 
 POINTS = 512  # of the quadrature over a unit's factor

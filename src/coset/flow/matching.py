@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coset.core.checks import check_choices, check_positive
-from coset.core.device import matmul_precision
 from coset.core.errors import CosetError, StateError
+from coset.core.functional import matmul_precision
 from coset.core.progress import Event, Progress
 from coset.core.resume import RunFolder
 from coset.core.show import Shown, Table

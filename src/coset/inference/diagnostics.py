@@ -11,8 +11,8 @@ from scipy.special import ndtri
 from scipy.stats import rankdata
 from torch import Tensor, nn
 
-from coset.core.device import resolve
 from coset.core.errors import CosetError
+from coset.core.functional import resolve
 from coset.core.show import Shown, Table
 from coset.solutions.ensemble import Ensemble
 from coset.solutions.likelihood import Classification, Likelihood, Regression, log_softmax

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coset.core.device import resolve
 from coset.core.errors import CosetError
+from coset.core.functional import resolve
 from coset.core.state import distinct
 from coset.data import Data, as_split
 from coset.solutions.gaussian import Gaussian

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from coset.core import state as states
-from coset.core.device import resolve
 from coset.core.errors import CosetError, ModelError
+from coset.core.functional import resolve
 from coset.core.progress import Progress
 from coset.core.resume import RunFolder, Stage, tensor_digest
 from coset.core.state import State

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from coset.core.checks import check_choices, check_positive
-from coset.core.device import matmul_precision
 from coset.core.errors import CosetError
+from coset.core.functional import matmul_precision
 from coset.data import Split
 from coset.inference.posterior import ChainState, LogPosterior, require_noise
 from coset.inference.sampling import Chains

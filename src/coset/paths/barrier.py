@@ -13,8 +13,8 @@ import torch
 from torch import nn
 
 from coset.alignment.repair import recompute_norms
-from coset.core.device import resolve
 from coset.core.errors import CosetError
+from coset.core.functional import resolve
 from coset.core.progress import Event, Progress
 from coset.data import Data, as_split
 from coset.plot.barrier import barriers

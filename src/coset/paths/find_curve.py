@@ -14,9 +14,9 @@ from torch import nn
 from coset.alignment.align import align as match, as_method
 from coset.alignment.method import AlignMethod
 from coset.core import state as states
-from coset.core.device import resolve
 from coset.core.errors import CosetError
 from coset.core.files import write_json
+from coset.core.functional import resolve
 from coset.core.progress import Progress
 from coset.core.resume import CHECKPOINT, NO_FOLDER, tensor_digest
 from coset.core.state import State

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from coset.core import state as states
-from coset.core.device import resolve
 from coset.core.errors import CosetError, ModelError
-from coset.core.functional import evaluating
+from coset.core.functional import evaluating, resolve
 from coset.core.progress import Event, Progress
 from coset.core.state import State, check, is_coordinate
 from coset.data import Data, as_split

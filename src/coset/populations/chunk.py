@@ -12,9 +12,8 @@ from torch.nn import functional as F
 
 from coset.core import state as states
 from coset.core.checks import check_choices, check_positive
-from coset.core.device import matmul_precision
 from coset.core.errors import CosetError, ModelError
-from coset.core.functional import functional_call, refuse_shared_modules
+from coset.core.functional import functional_call, matmul_precision, refuse_shared_modules
 from coset.core.state import State, members
 from coset.data import Split
 from coset.populations.population_outputs import outputs_of_all

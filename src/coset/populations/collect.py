@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from coset.core import state as states
-from coset.core.device import matmul_precision, resolve
 from coset.core.errors import CosetError, StateError
+from coset.core.functional import matmul_precision, resolve
 from coset.core.progress import Event, Progress
 from coset.core.resume import NO_FOLDER, RunFolder, Stage, tensor_digest
 from coset.core.state import State, finite_rows, owners

@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from coset.core import state as states
-from coset.core.device import resolve
 from coset.core.errors import DataError
+from coset.core.functional import resolve
 from coset.core.progress import Event, Progress
 from coset.core.state import State, members
 from coset.data import Data, as_split

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from coset.assignment import solve_many
 from coset.core import state as states
-from coset.core.device import resolve
 from coset.core.errors import StateError
+from coset.core.functional import resolve
 from coset.core.progress import Event, Progress
 from coset.core.state import State, check, members
 from coset.populations.pair_barriers import align_pairs
@@ -20,7 +20,7 @@ from coset.populations.population import PopulationLike, states_of
 from coset.symmetries.group import Block, blocks
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical import canonicalize
-from coset.weightspace.scale_conditions import exact_scalings
+from coset.weightspace.canonical_scales import exact_scalings
 
 
 @dataclass(frozen=True, eq=False)

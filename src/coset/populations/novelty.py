@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from coset.core import state as states
-from coset.core.device import resolve
 from coset.core.errors import CosetError, StateError
+from coset.core.functional import resolve
 from coset.core.progress import Progress
 from coset.core.show import Shown, Table
 from coset.core.state import State, check, members

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from coset.alignment.align import align_many
 from coset.alignment.population import align_population
 from coset.core import state as states
-from coset.core.device import resolve
 from coset.core.errors import CosetError
+from coset.core.functional import resolve
 from coset.core.progress import Event, Progress
 from coset.core.show import Shown, Table
 from coset.core.state import State, StateLike, as_state, members

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from coset.core import state as states
-from coset.core.device import resolve
 from coset.core.errors import CosetError, StateError
+from coset.core.functional import resolve
 from coset.core.progress import Event, Progress
 from coset.core.show import Shown, Table
 from coset.core.state import State, StateLike, as_state, check, members

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from coset.core import state as states
-from coset.core.device import resolve
 from coset.core.errors import CosetError, DataError
-from coset.core.functional import evaluating
+from coset.core.functional import evaluating, resolve
 from coset.core.show import Shown, Table
 from coset.core.state import StateLike, as_state
 from coset.data import DataSet, Split, Standardization

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from coset.core.device import resolve
 from coset.core.errors import CosetError, ModelError
-from coset.core.functional import evaluating
+from coset.core.functional import evaluating, resolve
 from coset.core.names import plural
 from coset.core.show import Shown, Table
 from coset.core.state import State, StateLike

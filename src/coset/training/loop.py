@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from coset.core.device import matmul_precision
 from coset.core.errors import CosetError, DataError
+from coset.core.functional import matmul_precision
 from coset.core.progress import Epoch, Event, Progress
 from coset.core.resume import Stage
 from coset.data import Split

@@ -11,12 +11,11 @@ from coset.alignment.method import AlignMethod
 from coset.core.errors import StateError
 from coset.core.names import plural
 from coset.core.show import Shown, Table
-from coset.core.state import State, StateLike, check, refuse_names
+from coset.core.state import State, StateLike, check, leading_shape, refuse_names, refuse_unequal_ties
 from coset.data import Data
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
-from coset.weightspace.canonical_scales import signs, unit_norms
-from coset.weightspace.population_checks import leading_shape, refuse_unequal_ties, refuse_unreal
+from coset.weightspace.canonical_scales import refuse_unreal, signs, unit_norms
 from coset.weightspace.sort_units import sort_units
 
 
@@ -57,7 +56,7 @@ def canonicalize(
     """The network that stands for all that a symmetry makes equal: the same function, to rounding.
 
     First the positive factors, so that the weights into each unit have norm one (see
-    `coset.weightspace.scale_conditions`: the weights out of the last units keep what the others give up, so that the
+    `coset.weightspace.canonical_scales`: the weights out of the last units keep what the others give up, so that the
     function is the same); then signs (see `signs`); then the order of units (see `sort_units`). Scalings that hold
     only approximately are left alone.
 

@@ -13,11 +13,10 @@ from torch import Tensor
 
 from coset.core.errors import StateError
 from coset.core.show import Shown, Table
-from coset.core.state import State
+from coset.core.state import State, leading_shape, refuse_unequal_ties
 from coset.symmetries.group import blocks
 from coset.symmetries.symmetry import Symmetry
-from coset.weightspace.population_checks import leading_shape, refuse_unequal_ties
-from coset.weightspace.scale_conditions import ScaledWeights, own_tensors, scale_conditions
+from coset.weightspace.canonical_scales import ScaledWeights, own_tensors, scale_conditions
 
 # How far from one the norm of a direction may be: more than any rounding, less than a state that is not canonical.
 OFF_SPHERE = 1e-2

@@ -15,10 +15,9 @@ from torch import Tensor
 from coset.core.errors import ModelError, StateError, SymmetryError
 from coset.core.names import plural
 from coset.core.show import Shown, Table
-from coset.core.state import StateLike, as_state, is_coordinate, refuse_names
+from coset.core.state import StateLike, as_state, is_coordinate, leading_shape, refuse_names, refuse_unequal_ties
 from coset.symmetries.group import Axis, Label, blocks, labels
 from coset.symmetries.symmetry import Symmetry
-from coset.weightspace.population_checks import leading_shape, refuse_unequal_ties
 
 
 @dataclass(frozen=True)

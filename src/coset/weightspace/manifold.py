@@ -15,8 +15,7 @@ from coset.core.state import StateLike, as_state, refuse_names
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace import sphere
 from coset.weightspace.canonical_chart import Chart, Directions, canonical_chart
-from coset.weightspace.population_checks import refuse_unreal
-from coset.weightspace.scale_conditions import scale_conditions, scaled_weights
+from coset.weightspace.canonical_scales import refuse_unreal, scale_conditions, scaled_weights
 
 
 @dataclass(frozen=True, eq=False, repr=False)

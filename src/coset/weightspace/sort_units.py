@@ -10,7 +10,7 @@ from torch import Tensor
 from coset.core.state import State
 from coset.symmetries.group import Block, Element, blocks, labels
 from coset.symmetries.symmetry import Symmetry
-from coset.weightspace.scale_conditions import own_tensors
+from coset.weightspace.canonical_scales import own_tensors
 
 # Keys this many units in the last place of the largest apart are equal, as those of equal units are after rounding; of
 # float32 at the least, since in fewer bits that would be most of them.

@@ -14,8 +14,7 @@ from coset.core.state import State
 from coset.data import Split
 from coset.flow.flow import Flow
 from coset.flow.matching import FlowPlan, Matching
-from coset.weightspace.canonical_scales import signs
-from coset.weightspace.scale_conditions import exact_scalings
+from coset.weightspace.canonical_scales import exact_scalings, signs
 from coset_papers.ledger import seconds_of
 from coset_papers.rossi2023.snelson import sine
 from coset_papers.settings import Settings
