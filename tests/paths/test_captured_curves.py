@@ -47,13 +47,13 @@ def test_the_same_curve_as_step_by_step(
     settings, pam = CASES[case]
     ends = coset.fit(convolution(), split(), coset.MAP(epochs=2, batch_size=50), replicas=2, device="cuda")
 
-    def found() -> dict[str, torch.Tensor]:
+    def middle() -> dict[str, torch.Tensor]:
         return find_curve(*ends, convolution(), split(), pam=pam, method=settings, device="cuda")(0.4).mean
 
     with caplog.at_level("INFO", logger=capture.__name__):
-        fast = found()
+        fast = middle()
     assert "cannot be captured" not in caplog.text
     request.getfixturevalue("eager")
-    slow = found()
+    slow = middle()
     for name, x in slow.items():
         assert torch.allclose(fast[name].double(), x.double(), rtol=1e-3, atol=1e-4), name

@@ -53,8 +53,8 @@ def logits(flat: Tensor, x: Tensor) -> Tensor:
     return (x @ w1.view(6, 4).T + b1).relu() @ w2.view(3, 6).T + b2
 
 
-def flat(given: dict[str, Tensor]) -> Tensor:
-    return torch.cat([x.flatten() for x in given.values()])
+def flat(tensors: dict[str, Tensor]) -> Tensor:
+    return torch.cat([x.flatten() for x in tensors.values()])
 
 
 def test_a_step_is_that_of_the_loss_at_a_point_of_the_curve() -> None:
@@ -127,9 +127,9 @@ def test_a_step_between_gaussians_is_that_of_the_elbo_along_the_curve() -> None:
     kl = torch.distributions.kl_divergence(q, torch.distributions.Normal(torch.zeros(51).double(), math.sqrt(v))).sum()
     loss = F.cross_entropy(logits(mean + log_std.exp() * noise, split.inputs[half]), split.targets[half])
     by_hand = torch.autograd.grad(loss + kl / n, [m, r])
-    found = torch.autograd.grad(objective.sum(), [run.parameters["mean"], run.parameters["log_std"]])
-    assert torch.allclose(found[0][0, 0], by_hand[0], atol=1e-9)
-    assert torch.allclose(found[1][0, 0], by_hand[1], atol=1e-9)
+    gradients = torch.autograd.grad(objective.sum(), [run.parameters["mean"], run.parameters["log_std"]])
+    assert torch.allclose(gradients[0][0, 0], by_hand[0], atol=1e-9)
+    assert torch.allclose(gradients[1][0, 0], by_hand[1], atol=1e-9)
 
 
 def test_the_noise_of_a_regression_goes_from_one_end_to_the_other() -> None:
@@ -141,7 +141,7 @@ def test_the_noise_of_a_regression_goes_from_one_end_to_the_other() -> None:
     w = 0.75 * flat(state(0)) + 0.25 * flat(state(1))
     q = torch.distributions.Normal(logits(w, split.inputs), 0.3)
     assert float(loss.detach()) == pytest.approx(-float(q.log_prob(split.targets).sum(1).mean()), rel=1e-9)
-    found = PathObjective(Connect(weight_decay=0), ends.network, split, ends.noise)(
+    value = PathObjective(Connect(weight_decay=0), ends.network, split, ends.noise)(
         ends.mean, {}, torch.zeros(1, 1, 51)
     )
     expected = 0.0
@@ -150,7 +150,7 @@ def test_the_noise_of_a_regression_goes_from_one_end_to_the_other() -> None:
         w = (1 - t) * flat(state(0)) + t * flat(state(1))
         q = torch.distributions.Normal(logits(w, split.inputs), 0.2 + 0.4 * t)
         expected -= float(q.log_prob(split.targets).sum(1).mean()) / TIMES
-    assert found == pytest.approx(expected, rel=1e-6)
+    assert value == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("curve", "kind"), [("bezier", Bezier), ("chain", Chain)])
@@ -164,11 +164,11 @@ def test_the_point_that_is_trained_lies_on_the_curve(curve: str, kind: type, mak
         run.epoch()
     learner = run.learner
     assert isinstance(learner, CurveLearner)
-    found = learner.curve(run.parameters)
-    assert type(found) is kind and len(found.points) == 5
+    curve = learner.curve(run.parameters)
+    assert type(curve) is kind and len(curve.points) == 5
     for k in range(run.steps):
         t = run.problem.memory["times"][k : k + 1]
-        at = found(float(t))
+        at = curve(float(t))
         mean = learner.point(t, ends.mean, run.parameters["mean"])[0]
         assert torch.allclose(mean, ends.network.flatten(at.mean), atol=1e-9)
         if isinstance(at, Gaussian):
@@ -183,16 +183,16 @@ def test_times_are_uniform_and_one_in_each_part_if_stratified(times: str) -> Non
     ends = ends_of(Dirac(state(0)), Dirac(state(1)), net(), CPU)
     settings = Connect(epochs=50, batch_size=4, times=times)  # type: ignore[arg-type]
     run = start(CurveLearner(settings, ends), split)
-    seen = []
+    epochs = []
     for _ in range(50):
         run.epoch()
-        seen.append(run.problem.memory["times"].sort().values.clone())
+        epochs.append(run.problem.memory["times"].sort().values.clone())
         if times == "stratified":
             assert ((run.problem.memory["times"] * 10).long().sort().values == torch.arange(10)).all()
-    drawn = torch.cat(seen)
-    assert abs(float(drawn.mean()) - 0.5) < 0.05 and float(drawn.min()) >= 0 and float(drawn.max()) < 1
+    times = torch.cat(epochs)
+    assert abs(float(times.mean()) - 0.5) < 0.05 and float(times.min()) >= 0 and float(times.max()) < 1
     if times == "uniform":
-        assert any(((row * 10).long() != torch.arange(10)).any() for row in seen)
+        assert any(((row * 10).long() != torch.arange(10)).any() for row in epochs)
 
 
 def test_the_objective_is_the_mean_of_the_loss_along_the_curve() -> None:
@@ -200,13 +200,13 @@ def test_the_objective_is_the_mean_of_the_loss_along_the_curve() -> None:
     ends = ends_of(Dirac(state(0)), Dirac(state(1)), net(), CPU)
     settings = Connect(weight_decay=0.01)
     deviation = 0.2 * torch.randn(1, 1, 51, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
-    found = PathObjective(settings, ends.network, split, None)(ends.mean, ends.buffers, deviation)
+    value = PathObjective(settings, ends.network, split, None)(ends.mean, ends.buffers, deviation)
     curve = ends.curve("bezier", deviation[0], None)
     expected = 0.0
     for k in range(TIMES):
         w = ends.network.flatten(curve((k + 0.5) / TIMES).mean)
         expected += float(F.cross_entropy(logits(w, split.inputs), split.targets) + 0.005 * w.square().sum()) / TIMES
-    assert found == pytest.approx(expected, rel=1e-9)
+    assert value == pytest.approx(expected, rel=1e-9)
 
 
 def test_the_objective_uses_the_statistics_of_the_batch_and_changes_nothing() -> None:
@@ -215,11 +215,11 @@ def test_the_objective_uses_the_statistics_of_the_batch_and_changes_nothing() ->
     ends = ends_of(Dirac(dict(model.state_dict())), Dirac(dict(model.state_dict())), model, CPU)
     objective = PathObjective(Connect(weight_decay=0), ends.network, split, None)
     before = {name: x.clone() for name, x in ends.network.model.named_buffers()}
-    found = [objective(ends.mean, ends.buffers, ends.mean.new_zeros(1, 1, ends.mean.shape[1])) for _ in range(2)]
+    values = [objective(ends.mean, ends.buffers, ends.mean.new_zeros(1, 1, ends.mean.shape[1])) for _ in range(2)]
     h = model[0](split.inputs)
     normed = F.batch_norm(h, None, None, model[1].weight, model[1].bias, training=True)
     expected = F.cross_entropy(model[4](normed.relu()), split.targets)
-    assert found[0] == found[1] == pytest.approx(float(expected.detach()), rel=1e-5)
+    assert values[0] == values[1] == pytest.approx(float(expected.detach()), rel=1e-5)
     assert all(torch.equal(x, before[name]) for name, x in ends.network.model.named_buffers())
 
 
@@ -240,9 +240,9 @@ def test_permutations_in_the_relaxed_problem_are_those_of_the_symmetry() -> None
     w = ends_of(ends.first, image, net(), CPU).curve("bezier", deviation[0], None)(0.3)
     at = ends.network.flatten(w.mean)
     by_hand = F.cross_entropy(logits(at, split.inputs), split.targets)
-    moved = int((element[name] != torch.arange(6)).sum())
+    permuted = int((element[name] != torch.arange(6)).sum())
     assert float(loss.detach()) == pytest.approx(float(by_hand), rel=1e-9)
-    assert float(value.detach()) == pytest.approx(float(by_hand + 0.005 * at.square().sum()) + moved / 5.0, rel=1e-9)
+    assert float(value.detach()) == pytest.approx(float(by_hand + 0.005 * at.square().sum()) + permuted / 5.0, rel=1e-9)
 
 
 def test_relaxed_blocks_stay_doubly_stochastic() -> None:
@@ -263,7 +263,7 @@ def test_relaxed_blocks_stay_doubly_stochastic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("settings", "message"),
     [
         ({"bends": 0}, "1 to 32 bends"),
         ({"bends": 70}, "1 to 32 bends"),
@@ -274,9 +274,9 @@ def test_relaxed_blocks_stay_doubly_stochastic() -> None:
         ({"epochs": 0}, "epochs must be positive"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(given: dict[str, object], message: str) -> None:
+def test_settings_that_make_no_sense_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(CosetError, match=message):
-        Connect(**given)  # type: ignore[arg-type]
+        Connect(**settings)  # type: ignore[arg-type]
 
 
 def test_a_gaussian_without_deviation_is_refused() -> None:
@@ -293,5 +293,5 @@ def test_a_frozen_parameter_is_trained_only_where_the_ends_differ() -> None:
     ends = ends_of(Dirac(a), Dirac(b), model, CPU)
     assert ends.network.names == ["0.bias", "2.weight", "2.bias"]
     assert not any(p.requires_grad for p in model.parameters())
-    found = ends.curve("bezier", torch.ones(1, 27, dtype=torch.float64), None)
-    assert torch.allclose(found(0.4).mean["0.weight"], a["0.weight"], rtol=1e-12)
+    curve = ends.curve("bezier", torch.ones(1, 27, dtype=torch.float64), None)
+    assert torch.allclose(curve(0.4).mean["0.weight"], a["0.weight"], rtol=1e-12)

@@ -43,14 +43,14 @@ def test_curves_have_low_loss_and_aligned_ones_lower(digits: DataSet, net: nn.Mo
     """Heights of barriers: the line, the curve, PAM, aligned, in the order of tatro2020 Table 1."""
     settings = Connect(epochs=15)
     line = barrier(geodesic(*ends), net, digits.test, 9).height
-    found = {
+    curves = {
         (align, pam): barrier(
             find_curve(*ends, net, digits.train, settings, align=align, pam=pam), net, digits.test, 9
         ).height
         for align in (False, True)
         for pam in (False, PAM(epochs=10))
     }
-    plain, pam, aligned, both = (found[key] for key in found)
+    plain, pam, aligned, both = (curves[key] for key in curves)
     assert plain < line / 3
     assert pam < plain
     assert aligned < plain / 3
@@ -99,7 +99,7 @@ def test_a_curve_that_was_stopped_goes_on(
 
     while True:
         try:
-            found = find_curve(
+            curve = find_curve(
                 *ends,
                 net,
                 digits.train,
@@ -113,7 +113,7 @@ def test_a_curve_that_was_stopped_goes_on(
         except StopError:
             stops += 1
     assert stops == (2 if pam is False else 3)
-    assert same(found, whole)
+    assert same(curve, whole)
     again = find_curve(
         *ends,
         net,
@@ -136,14 +136,14 @@ def test_a_folder_of_another_curve_is_refused(
     digits: DataSet, net: nn.Module, ends: list[Solution], tmp_path: Path
 ) -> None:
     find_curve(*ends, net, digits.train, method=SHORT, out=tmp_path)
-    for given, name in (
+    for other, name in (
         ({"align": False}, "align"),
         ({"pam": FEW}, "pam"),
         ({"seed": 1}, "seed"),
         ({"method": Connect(epochs=4, batch_size=64)}, "epochs"),
     ):
         with pytest.raises(CosetError, match=f"another {name}"):
-            find_curve(*ends, net, digits.train, out=tmp_path, **{"method": SHORT, **given})  # type: ignore[arg-type]
+            find_curve(*ends, net, digits.train, out=tmp_path, **{"method": SHORT, **other})  # type: ignore[arg-type]
     with pytest.raises(CosetError, match="another ends"):
         find_curve(ends[1], ends[0], net, digits.train, method=SHORT, out=tmp_path)
 
@@ -157,14 +157,16 @@ def test_the_objective_of_pam_never_rises(seed: int, digits: DataSet, net: nn.Mo
     first, second = (Dirac(q.mean) for q in ends)
     settings = Connect(rate=rate, epochs=2, weight_decay=0)
     try:
-        found = alternate(settings, PAM(iterations=2, epochs=2, rate=1.0, samples=4), first, second, net, sym, work)
+        alternation = alternate(
+            settings, PAM(iterations=2, epochs=2, rate=1.0, samples=4), first, second, net, sym, work
+        )
     except CosetError as error:
         assert rate == 30.0 and "diverged" in str(error)
         return
-    assert len(found.objectives) == 5
-    assert list(found.objectives) == sorted(found.objectives, reverse=True)
-    image = sym.act(found.element, second)
-    assert all(torch.equal(found.curve(1).mean[name], x) for name, x in image.mean.items())
+    assert len(alternation.objectives) == 5
+    assert list(alternation.objectives) == sorted(alternation.objectives, reverse=True)
+    image = sym.act(alternation.element, second)
+    assert all(torch.equal(alternation.curve(1).mean[name], x) for name, x in image.mean.items())
 
 
 def test_a_curve_between_gaussians(digits: DataSet, net: nn.Module) -> None:
@@ -174,8 +176,8 @@ def test_a_curve_between_gaussians(digits: DataSet, net: nn.Module) -> None:
     assert isinstance(curve, Chain) and len(curve.points) == 4
     middle = curve(0.5)
     assert isinstance(middle, Gaussian) and float(middle.std["0.weight"].min()) > 0
-    moved = curve(1)
-    heights = [barrier(path, net, digits.test, 5, 16).height for path in (geodesic(a, moved), curve)]
+    last = curve(1)
+    heights = [barrier(path, net, digits.test, 5, 16).height for path in (geodesic(a, last), curve)]
     assert heights[1] <= heights[0] + 0.01
     with pytest.raises(CosetError, match="PAM permutes networks and not Gaussians"):
         find_curve(a, b, net, digits.train, pam=True)
@@ -220,8 +222,8 @@ def test_tied_weights_stay_tied(digits: DataSet) -> None:
     a, b = coset.fit(model, digits.train, coset.MAP(epochs=2), replicas=2)
     from_files = [{name: x.clone() for name, x in q.mean.items()} for q in (a, b)]
     for ends in ((a, b), from_files):
-        found = find_curve(*ends, model, digits.train, align=False, method=SHORT)(0.5).mean
-        assert found["again.weight"] is found["read.weight"]
+        middle = find_curve(*ends, model, digits.train, align=False, method=SHORT)(0.5).mean
+        assert middle["again.weight"] is middle["read.weight"]
 
 
 def test_control_points_have_the_precision_of_the_model(digits: DataSet, net: nn.Module, ends: list[Solution]) -> None:
@@ -251,12 +253,12 @@ def test_buffers_that_are_no_statistics_go_along(pam: bool | PAM, digits: DataSe
     """What is minimised is the loss of the very networks on the curve."""
     model = Masked()
     a, b = coset.fit(model, digits.train, coset.MAP(epochs=10), replicas=2)
-    seen: list[Epoch] = []
+    epochs: list[Epoch] = []
     still = Connect(epochs=1, rate=1e-12, batch_size=16, weight_decay=0)
-    curve = find_curve(a, b, model, digits.train, pam=pam, method=still, progress=coset.on_epoch(seen.append))
+    curve = find_curve(a, b, model, digits.train, pam=pam, method=still, progress=coset.on_epoch(epochs.append))
     assert not torch.equal(curve(1).mean["factor"], curve(0).mean["factor"])
     along = barrier(curve, model, digits.train, 25).loss
-    assert seen[-1].loss == pytest.approx(sum(along) / len(along), rel=0.15)
+    assert epochs[-1].loss == pytest.approx(sum(along) / len(along), rel=0.15)
 
 
 def test_pam_moves_frozen_parameters_with_their_units(digits: DataSet, net: nn.Module, ends: list[Solution]) -> None:
@@ -266,20 +268,20 @@ def test_pam_moves_frozen_parameters_with_their_units(digits: DataSet, net: nn.M
         p.requires_grad_(False)
     sym = symmetry(frozen, (digits.train.inputs[:2],))
     element = sym.random(torch.Generator().manual_seed(0))
-    moved = sym.act(element, shared[1])
+    image = sym.act(element, shared[1])
     pam = PAM(epochs=10, rate=1.0)
-    curve = find_curve(shared[0], moved, frozen, digits.train, align=False, pam=pam, method=SHORT)
+    curve = find_curve(shared[0], image, frozen, digits.train, align=False, pam=pam, method=SHORT)
     x = digits.test.inputs[:50]
     assert torch.allclose(coset.predict(curve(1), net, x), coset.predict(shared[1], net, x), atol=1e-5)
 
 
 def test_a_small_reach_forbids_every_permutation(digits: DataSet, net: nn.Module, ends: list[Solution]) -> None:
-    moved = []
+    permuted = []
     for reach in (0.05, 1e9):
         pam = PAM(epochs=10, rate=1.0, permutation_reach=reach)
         curve = find_curve(*ends, net, digits.train, align=False, pam=pam, method=SHORT)
-        moved.append(not torch.equal(curve(1).mean["0.weight"], ends[1].mean["0.weight"]))
-    assert moved == [False, True]
+        permuted.append(not torch.equal(curve(1).mean["0.weight"], ends[1].mean["0.weight"]))
+    assert permuted == [False, True]
 
 
 def test_pam_with_batch_norm_and_one_example_too_many(digits: DataSet) -> None:
@@ -295,9 +297,9 @@ def test_a_folder_knows_the_noise_and_names_of_its_ends(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(1, 4), nn.Tanh(), nn.Linear(4, 1)).double()
     a, b = (Dirac(q.mean, 0.1) for q in coset.fit(model, split, coset.MAP(epochs=2), replicas=2))
     quick = Connect(epochs=1, batch_size=20)
-    found = find_curve(a, b, model, split, method=quick, out=tmp_path)
+    curve = find_curve(a, b, model, split, method=quick, out=tmp_path)
     shuffled = [Dirac(dict(sorted(q.mean.items(), reverse=True)), 0.1) for q in (a, b)]
-    assert same(find_curve(*shuffled, model, split, method=quick, out=tmp_path), found)
+    assert same(find_curve(*shuffled, model, split, method=quick, out=tmp_path), curve)
     with pytest.raises(CosetError, match="another ends"):
         find_curve(Dirac(a.mean, 5.0), Dirac(b.mean, 5.0), model, split, method=quick, out=tmp_path)
     with pytest.raises(CosetError, match="noise"):

@@ -30,7 +30,7 @@ def net(activation: nn.Module, sizes: tuple[int, ...]) -> nn.Sequential:
     return nn.Sequential(*chain).double()
 
 
-def drawn(model: nn.Module, generator: torch.Generator, scale: float = 1.0) -> State:
+def random_state(model: nn.Module, generator: torch.Generator, scale: float = 1.0) -> State:
     return {n: scale * torch.randn(x.shape, generator=generator).to(x) for n, x in states.of(model).items()}
 
 
@@ -38,8 +38,8 @@ def examples(generator: torch.Generator, n: int = 12) -> tuple[Tensor, Tensor]:
     return torch.randn(n, 3, generator=generator).double(), torch.randint(4, (n,), generator=generator)
 
 
-def holds(found: InterpolationBound, rounding: float = 1e-9) -> bool:
-    return all(loss <= bound + rounding for loss, bound in zip(found.loss, found.bound, strict=True))
+def holds(result: InterpolationBound, rounding: float = 1e-9) -> bool:
+    return all(loss <= bound + rounding for loss, bound in zip(result.loss, result.bound, strict=True))
 
 
 @functools.cache
@@ -59,9 +59,9 @@ def digits(spec: str) -> tuple[nn.Module, Symmetry, list[State], Split]:
 def test_one_hidden_layer_by_hand() -> None:
     g = torch.Generator().manual_seed(0)
     model = net(nn.ReLU(), (3, 5, 4))
-    a, b = drawn(model, g), drawn(model, g)
+    a, b = random_state(model, g), random_state(model, g)
     inputs, targets = examples(g)
-    found = interpolation_bound(model, a, b, (inputs, targets), points=5, batch_size=5)
+    result = interpolation_bound(model, a, b, (inputs, targets), points=5, batch_size=5)
     first, second = ({n: x.numpy() for n, x in s.items()} for s in (a, b))
     x, y = inputs.numpy(), targets.numpy()
 
@@ -73,13 +73,13 @@ def test_one_hidden_layer_by_hand() -> None:
     hidden = [x @ w["0.weight"].T + w["0.bias"] for w in (first, second)]
     apart = np.sqrt(np.mean(np.sum((hidden[0] - hidden[1]) ** 2, 1)))
     norms = [np.linalg.svd(w["2.weight"])[1].max() for w in (first, second)]
-    assert found.t == (0.0, 0.25, 0.5, 0.75, 1.0)
-    for t, bound, value in zip(found.t, found.bound, found.loss, strict=True):
+    assert result.t == (0.0, 0.25, 0.5, 0.75, 1.0)
+    for t, bound, value in zip(result.t, result.bound, result.loss, strict=True):
         assert value == pytest.approx(loss({n: (1 - t) * first[n] + t * second[n] for n in first}))
         chord = (1 - t) * loss(first) + t * loss(second)
         assert bound == pytest.approx(chord + math.sqrt(2) * t * (1 - t) * apart * sum(norms))
-    assert found.mean_bound == pytest.approx(np.trapezoid(found.bound, found.t))
-    assert found.mean_loss == pytest.approx(np.trapezoid(found.loss, found.t))
+    assert result.mean_bound == pytest.approx(np.trapezoid(result.bound, result.t))
+    assert result.mean_loss == pytest.approx(np.trapezoid(result.loss, result.t))
 
 
 @settings(max_examples=100, deadline=None)
@@ -97,9 +97,11 @@ def test_cross_entropy_is_sqrt_2_lipschitz(seed: int, classes: int, scale: float
 def test_the_loss_is_below(seed: int, activation: nn.Module, hidden: int, scale: float) -> None:
     g = torch.Generator().manual_seed(seed)
     model = net(activation, (3, *[5] * hidden, 4))
-    found = interpolation_bound(model, drawn(model, g, scale), drawn(model, g, scale), examples(g), points=7)
-    assert holds(found)
-    assert found.bound[0] == found.loss[0] and found.bound[-1] == found.loss[-1]
+    result = interpolation_bound(
+        model, random_state(model, g, scale), random_state(model, g, scale), examples(g), points=7
+    )
+    assert holds(result)
+    assert result.bound[0] == result.loss[0] and result.bound[-1] == result.loss[-1]
 
 
 @settings(max_examples=8, deadline=None)
@@ -108,13 +110,13 @@ def test_the_loss_is_below(seed: int, activation: nn.Module, hidden: int, scale:
 def test_alignment_lowers_the_bound_as_much_as_can_be(seed: int, activation: nn.Module, hidden: int) -> None:
     g = torch.Generator().manual_seed(seed)
     model, sym = net(activation, (3, *[4] * hidden, 4)), permutations(hidden)
-    a, b, data = drawn(model, g), drawn(model, g), examples(g)
+    a, b, data = random_state(model, g), random_state(model, g), examples(g)
     aligned = sym.act(coset.align(a, b, sym, Activations("pre", "l2"), model, data).element, b)
     least = interpolation_bound(model, a, aligned, data, points=5)
     assert holds(least)
     for other in (b, *(sym.act(sym.random(g), b) for _ in range(4))):
-        found = interpolation_bound(model, a, other, data, points=5)
-        assert all(x <= y + 1e-9 for x, y in zip(least.bound, found.bound, strict=True))
+        result = interpolation_bound(model, a, other, data, points=5)
+        assert all(x <= y + 1e-9 for x, y in zip(least.bound, result.bound, strict=True))
 
 
 @pytest.mark.parametrize("spec", ["mlp:64-16-10", "mlp:64-16-16-10,activation=tanh"])
@@ -125,8 +127,8 @@ def test_trained_networks(spec: str) -> None:
     assert holds(before, 1e-5) and holds(after, 1e-5)
     assert all(x <= y + 1e-6 for x, y in zip(after.bound, before.bound, strict=True))
     assert after.mean_bound < 0.8 * before.mean_bound and after.mean_loss < before.mean_loss
-    found = coset.barrier(coset.geodesic(a, b), model, split)
-    assert before.t == found.t and before.loss == found.loss
+    line = coset.barrier(coset.geodesic(a, b), model, split)
+    assert before.t == line.t and before.loss == line.loss
 
 
 def slack(first: list[tuple[float, float]], second: list[tuple[float, float]]) -> float:
@@ -143,9 +145,9 @@ def slack(first: list[tuple[float, float]], second: list[tuple[float, float]]) -
         for name in list(ends[-1])[-2:]:
             ends[-1][name][1] *= -1
     data = torch.ones(3, 1, dtype=torch.float64), torch.ones(3, dtype=torch.int64)
-    found = interpolation_bound(model, *ends, data, points=9)
-    assert holds(found) and found.loss[4] > (found.loss[0] + found.loss[-1]) / 2 + 0.1
-    return max(bound - loss for bound, loss in zip(found.bound, found.loss, strict=True))
+    result = interpolation_bound(model, *ends, data, points=9)
+    assert holds(result) and result.loss[4] > (result.loss[0] + result.loss[-1]) / 2 + 0.1
+    return max(bound - loss for bound, loss in zip(result.bound, result.loss, strict=True))
 
 
 def test_the_bound_is_reached() -> None:
@@ -164,7 +166,7 @@ def test_with_more_layers_it_is_reached_only_where_the_ends_agree() -> None:
 def test_positions_count_as_examples() -> None:
     g = torch.Generator().manual_seed(1)
     model = net(nn.Tanh(), (3, 5, 4))
-    a, b, (inputs, targets) = drawn(model, g), drawn(model, g), examples(g)
+    a, b, (inputs, targets) = random_state(model, g), random_state(model, g), examples(g)
     flat = interpolation_bound(model, a, b, (inputs, targets), points=3)
     deep = interpolation_bound(model, a, b, (inputs.reshape(4, 3, 3), targets.reshape(4, 3)), points=3)
     assert deep.bound == pytest.approx(flat.bound)
@@ -181,7 +183,7 @@ def test_models() -> None:
     assert holds(interpolation_bound(model, a, b, examples(g)))
     mlp = build("mlp:3-5-4").double()
     plain = net(nn.ReLU(), (3, 5, 4))
-    ends = [drawn(mlp, g) for _ in range(2)]
+    ends = [random_state(mlp, g) for _ in range(2)]
     renamed = [dict(zip(states.of(plain), end.values(), strict=True)) for end in ends]
     data = examples(g)
     assert interpolation_bound(mlp, *ends, data) == interpolation_bound(plain, *renamed, data)

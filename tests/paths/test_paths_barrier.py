@@ -58,10 +58,10 @@ def test_a_line_between_points(net: nn.Module, ends: list[dict[str, Tensor]], da
     """From a perfect classifier to the same one with its units in another order."""
     data = data[0], torch.from_numpy(log_likelihoods(ends[0], data)[0].argmax(1))
     ends[1] = turned(ends[0])
-    seen: list[tuple[int, int]] = []
+    events: list[tuple[int, int]] = []
     path = coset.geodesic(*ends)
     r = coset.barrier(
-        path, net, data, points=7, batch_size=16, progress=lambda event: seen.append((event.done, event.total))
+        path, net, data, points=7, batch_size=16, progress=lambda event: events.append((event.done, event.total))
     )
     losses, accuracies = [], []
     for t in np.linspace(0, 1, 7):
@@ -74,7 +74,7 @@ def test_a_line_between_points(net: nn.Module, ends: list[dict[str, Tensor]], da
     chord = np.linspace(losses[0], losses[-1], 7)
     assert r.height == pytest.approx((losses - chord).max(), rel=1e-4) and r.height > 0.1
     assert r.endpoints == (r.loss[0], r.loss[-1]) and r.loss_error == (0.0,) * 7
-    assert seen == [(k, 7) for k in range(1, 8)]
+    assert events == [(k, 7) for k in range(1, 8)]
 
 
 def test_gaussians_are_marginalised(net: nn.Module, ends: list[dict[str, Tensor]], data: Pair) -> None:
@@ -126,9 +126,9 @@ def test_the_error_of_the_height_is_that_of_repeated_runs(
         coset.barrier(path, net, data, points=3, samples=100, generator=torch.Generator().manual_seed(s))
         for s in range(40)
     ]
-    told = np.mean([run.height_error for run in runs])  # type: ignore[arg-type]
-    seen = np.std([run.height for run in runs], ddof=1)
-    assert told == pytest.approx(seen, rel=0.3)
+    estimate = np.mean([run.height_error for run in runs])  # type: ignore[arg-type]
+    spread = np.std([run.height for run in runs], ddof=1)
+    assert estimate == pytest.approx(spread, rel=0.3)
     assert all(run.height > 0.02 for run in runs)
 
 
@@ -173,8 +173,8 @@ def test_norms_are_repaired_at_every_state(data: Pair) -> None:
 
 def test_json_and_plot(net: nn.Module, ends: list[dict[str, Tensor]], data: Pair) -> None:
     r = coset.barrier(coset.geodesic(*ends), net, data, points=5)
-    found = json.loads(r.to_json())
-    assert found["height"] == r.height and found["loss"] == list(r.loss) and found["endpoints"] == list(r.endpoints)
+    record = json.loads(r.to_json())
+    assert record["height"] == r.height and record["loss"] == list(r.loss) and record["endpoints"] == list(r.endpoints)
     assert len(r.plot().axes) == 2
     assert len(Barrier((0.0, 1.0), (1.0, 2.0)).plot().axes) == 1
 

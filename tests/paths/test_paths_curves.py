@@ -38,19 +38,19 @@ def de_casteljau(points: list[np.ndarray], t: float) -> np.ndarray:
 @given(times, st.integers(2, 6))
 def test_a_bezier_curve_is_that_of_de_casteljau(t: float, count: int) -> None:
     points = [state(k) for k in range(count)]
-    found = Bezier(*points)(t).mean["w"]
+    point = Bezier(*points)(t).mean["w"]
     expected = de_casteljau([x["w"].double().numpy() for x in points], t)
-    assert np.allclose(found.numpy(), expected, atol=1e-6)
+    assert np.allclose(point.numpy(), expected, atol=1e-6)
 
 
 @settings(max_examples=30, deadline=None)
 @given(times, st.integers(2, 6))
 def test_a_chain_interpolates_between_neighbours(t: float, count: int) -> None:
     points = [state(k) for k in range(count)]
-    found = Chain(*points)(t).mean["b"].double().numpy()
+    point = Chain(*points)(t).mean["b"].double().numpy()
     knots = np.linspace(0, 1, count)
     for i in range(3):
-        assert found[i] == pytest.approx(np.interp(t, knots, [float(x["b"][i]) for x in points]), abs=1e-6)
+        assert point[i] == pytest.approx(np.interp(t, knots, [float(x["b"][i]) for x in points]), abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", CURVES.values(), ids=CURVES)
@@ -68,29 +68,29 @@ def test_the_functions_sum_to_one_and_keep_lines(kind: type[Curve], t: float, n:
 def test_the_ends_are_exact(kind: type[Curve], make: type) -> None:
     curve = kind(*(make(k) for k in range(4)))
     for t, end in ((0.0, curve.points[0]), (1.0, curve.points[-1])):
-        found = curve(t)
-        assert type(found) is type(end)
-        assert all(torch.equal(found.mean[name], x) for name, x in end.mean.items() if name != "n")
-        if isinstance(found, Gaussian) and isinstance(end, Gaussian):
-            assert all(torch.allclose(found.std[name], x, rtol=1e-6) for name, x in end.std.items())
+        point = curve(t)
+        assert type(point) is type(end)
+        assert all(torch.equal(point.mean[name], x) for name, x in end.mean.items() if name != "n")
+        if isinstance(point, Gaussian) and isinstance(end, Gaussian):
+            assert all(torch.allclose(point.std[name], x, rtol=1e-6) for name, x in end.std.items())
 
 
 def test_deviations_mix_by_their_logarithms_and_zeros_stay() -> None:
     a, c, b = (gaussian(k) for k in range(3))
-    found = Bezier(a, c, b)(0.3)
-    assert isinstance(found, Gaussian)
+    point = Bezier(a, c, b)(0.3)
+    assert isinstance(point, Gaussian)
     weights = 0.7**2, 2 * 0.3 * 0.7, 0.3**2
     expected = sum(w * q.std["b"].log() for w, q in zip(weights, (a, c, b), strict=True))
-    assert torch.allclose(found.std["b"].log(), torch.as_tensor(expected), atol=1e-6)
+    assert torch.allclose(point.std["b"].log(), torch.as_tensor(expected), atol=1e-6)
     with_zero = Bezier(Dirac(state(0)), a, b)(0.5)
     assert isinstance(with_zero, Gaussian) and float(with_zero.std["b"].abs().max()) == 0
 
 
 def test_integers_ties_and_noise_are_carried_along() -> None:
     curve = Bezier(Dirac(state(0), 0.2), Dirac(state(1), 0.4), Dirac(state(2), 1.0))
-    found = curve(0.5)
-    assert found.mean["n"] == 0 and found.mean["w"] is found.mean["tied"]
-    assert found.noise == pytest.approx(0.25 * 0.2 + 0.5 * 0.4 + 0.25 * 1.0)
+    point = curve(0.5)
+    assert point.mean["n"] == 0 and point.mean["w"] is point.mean["tied"]
+    assert point.noise == pytest.approx(0.25 * 0.2 + 0.5 * 0.4 + 0.25 * 1.0)
 
 
 def test_a_curve_that_cannot_be_is_refused() -> None:
@@ -112,9 +112,9 @@ def test_a_saved_curve_comes_back(kind: type[Curve], make: type, tmp_path: Path)
     curve = kind(*(make(k) for k in range(3)))
     curve.save(tmp_path / "c.safetensors")
     assert is_curve(tmp_path / "c.safetensors")
-    found = load_curve(tmp_path / "c.safetensors")
-    assert type(found) is kind and len(found.points) == 3
-    for one, other in zip(found.points, curve.points, strict=True):
+    again = load_curve(tmp_path / "c.safetensors")
+    assert type(again) is kind and len(again.points) == 3
+    for one, other in zip(again.points, curve.points, strict=True):
         assert type(one) is type(other) and one.noise == other.noise
         assert list(one.mean) == list(other.mean) and one.mean["w"] is one.mean["tied"]
         assert all(torch.equal(one.mean[name], x) for name, x in other.mean.items())

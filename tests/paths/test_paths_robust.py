@@ -30,31 +30,31 @@ def split() -> Split:
 def ends(net: nn.Sequential) -> list[dict[str, Tensor]]:
     generator = torch.Generator().manual_seed(2)
 
-    def moved(x: Tensor) -> Tensor:
+    def shifted(x: Tensor) -> Tensor:
         return torch.rand(x.shape, generator=generator) + 0.1 if x.is_floating_point() else x
 
-    return [{name: moved(x) for name, x in states.of(net).items()} for _ in range(2)]
+    return [{name: shifted(x) for name, x in states.of(net).items()} for _ in range(2)]
 
 
 @pytest.mark.parametrize("repaired", [True, False])
 def test_as_by_hand(repaired: bool, net: nn.Sequential, split: Split, ends: list[dict[str, Tensor]]) -> None:
     """Norms are repaired first, and that very state is attacked and measured."""
     net.train()
-    path, seen = coset.geodesic(*ends), list[tuple[int, int]]()
-    found = coset.barrier(
+    path, events = coset.geodesic(*ends), list[tuple[int, int]]()
+    result = coset.barrier(
         path,
         net,
         split,
         4,
         attack=ATTACK,
         repair=split if repaired else None,
-        progress=lambda event: seen.append((event.done, event.total)),
+        progress=lambda event: events.append((event.done, event.total)),
     )
     start = torch.empty(1, *split.inputs.shape)[0]
     # Without a generator the seed is 0, from which comes that of the random starts.
     seed = int(torch.randint(2**62, (), generator=torch.Generator().manual_seed(0)))
     start.uniform_(-1, 1, generator=torch.Generator().manual_seed(seed))
-    for k, t in enumerate(found.t):
+    for k, t in enumerate(result.t):
         state = recompute_norms(net, path(t).mean, split) if repaired else path(t).mean
         plain = nn.Sequential(*net)
         plain.load_state_dict(state)
@@ -67,11 +67,11 @@ def test_as_by_hand(repaired: bool, net: nn.Sequential, split: Split, ends: list
         with torch.no_grad():
             outputs = plain(x)
             clean = F.cross_entropy(plain(split.inputs), split.targets)
-        assert found.loss[k] == pytest.approx(F.cross_entropy(outputs, split.targets).item(), rel=1e-4)
-        assert found.accuracy is not None
-        assert found.accuracy[k] == pytest.approx((outputs.argmax(1) == split.targets).float().mean().item())
-        assert found.loss[k] > clean.item()
-    assert found.loss_error == (0.0,) * 4 and len(seen) == 4
+        assert result.loss[k] == pytest.approx(F.cross_entropy(outputs, split.targets).item(), rel=1e-4)
+        assert result.accuracy is not None
+        assert result.accuracy[k] == pytest.approx((outputs.argmax(1) == split.targets).float().mean().item())
+        assert result.loss[k] > clean.item()
+    assert result.loss_error == (0.0,) * 4 and len(events) == 4
 
 
 def test_it_is_what_evaluate_says(net: nn.Sequential, split: Split, ends: list[dict[str, Tensor]]) -> None:
@@ -80,21 +80,21 @@ def test_it_is_what_evaluate_says(net: nn.Sequential, split: Split, ends: list[d
     def generator() -> torch.Generator:
         return torch.Generator().manual_seed(5)
 
-    found = coset.barrier(path, net, split, 3, batch_size=7, attack=ATTACK, generator=generator())
+    result = coset.barrier(path, net, split, 3, batch_size=7, attack=ATTACK, generator=generator())
     again = coset.barrier(path, net, split, 3, batch_size=7, attack=ATTACK, generator=generator())
-    assert found == again
-    assert found != coset.barrier(path, net, split, 3, batch_size=7, attack=ATTACK)
-    for k, t in enumerate(found.t):
+    assert result == again
+    assert result != coset.barrier(path, net, split, 3, batch_size=7, attack=ATTACK)
+    for k, t in enumerate(result.t):
         seed = int(torch.randint(2**62, (), generator=generator()))
         same = torch.Generator().manual_seed(seed)
         scores = coset.evaluate(path(t), net, split, batch_size=7, attack=ATTACK, generator=same)
-        assert (found.loss[k], found.accuracy[k]) == (scores.nll, scores.accuracy)  # type: ignore[index]
+        assert (result.loss[k], result.accuracy[k]) == (scores.nll, scores.accuracy)  # type: ignore[index]
 
 
 def test_the_same_starts_at_every_point(net: nn.Sequential, split: Split, ends: list[dict[str, Tensor]]) -> None:
     q = coset.Dirac(ends[0])
-    found = coset.barrier(lambda t: q, net, split, 4, attack=coset.PGD(0.1, 1, 0.01))
-    assert len({*found.loss}) == 1 and found.height == pytest.approx(0, abs=1e-12)
+    result = coset.barrier(lambda t: q, net, split, 4, attack=coset.PGD(0.1, 1, 0.01))
+    assert len({*result.loss}) == 1 and result.height == pytest.approx(0, abs=1e-12)
 
 
 def test_what_is_refused(net: nn.Sequential, split: Split, ends: list[dict[str, Tensor]]) -> None:

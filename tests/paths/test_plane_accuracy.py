@@ -22,7 +22,7 @@ def net() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 6), nn.Tanh(), nn.Linear(6, 4))
 
 
-def drawn(model: nn.Module, seed: int, count: int = 3) -> list[State]:
+def random_states(model: nn.Module, seed: int, count: int = 3) -> list[State]:
     generator = torch.Generator().manual_seed(seed)
     return [{n: torch.randn(x.shape, generator=generator) for n, x in states.of(model).items()} for _ in range(count)]
 
@@ -46,18 +46,18 @@ def ticks(figure: Figure) -> list[str]:
 
 def test_loss_and_accuracy_are_those_of_evaluate() -> None:
     model, data = net(), examples()
-    a, b, c = drawn(model, 1)
-    found = coset.plane(a, b, c, model, data, points=4, batch_size=7)
-    (_, (length, _), (shift, height)) = found.points
-    assert found.accuracy is not None and len({*sum(found.accuracy, ())}) > 3
-    for i, y in enumerate(found.y):
-        for j, x in enumerate(found.x):
+    a, b, c = random_states(model, 1)
+    result = coset.plane(a, b, c, model, data, points=4, batch_size=7)
+    (_, (length, _), (shift, height)) = result.points
+    assert result.accuracy is not None and len({*sum(result.accuracy, ())}) > 3
+    for i, y in enumerate(result.y):
+        for j, x in enumerate(result.x):
             beta = y / height
             alpha = (x - beta * shift) / length
             state = {n: z + alpha * (b[n] - z) + beta * (c[n] - z) for n, z in a.items()}
             expected = coset.evaluate(state, model, data)
-            assert found.loss[i][j] == pytest.approx(expected.nll, rel=1e-5)
-            assert found.accuracy[i][j] == pytest.approx(expected.accuracy)
+            assert result.loss[i][j] == pytest.approx(expected.nll, rel=1e-5)
+            assert result.accuracy[i][j] == pytest.approx(expected.accuracy)
 
 
 def test_accuracy_counts_every_target_of_an_example() -> None:
@@ -72,50 +72,50 @@ def test_accuracy_counts_every_target_of_an_example() -> None:
 
     model, (inputs, _) = Two(), examples()
     targets = torch.randint(5, (40, 2), generator=torch.Generator().manual_seed(0))
-    corners = drawn(model, 3)
-    found = coset.plane(*corners, model, (inputs, targets), points=2, margin=0)
+    corners = random_states(model, 3)
+    result = coset.plane(*corners, model, (inputs, targets), points=2, margin=0)
     expected = coset.evaluate(corners[0], model, (inputs, targets)).accuracy
-    assert found.accuracy is not None and 0 < expected < 1
-    assert found.accuracy[0][found.x.index(0.0)] == pytest.approx(expected)
+    assert result.accuracy is not None and 0 < expected < 1
+    assert result.accuracy[0][result.x.index(0.0)] == pytest.approx(expected)
 
 
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**31))
 def test_the_track_of_a_curve_on_the_plane_is_exact(seed: int) -> None:
     model = nn.Linear(2, 3)
-    a, b, control = drawn(model, seed)
+    a, b, control = random_states(model, seed)
     data = torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64)
-    found = coset.plane(
+    result = coset.plane(
         a, b, control, model, data, points=2, path=lambda t: coset.Dirac(curve(a, control, b, t)), margin=0.1
     )
-    assert len(found.track) == 25
-    for k, (x, y) in enumerate(found.track):
+    assert len(result.track) == 25
+    for k, (x, y) in enumerate(result.track):
         t = k / 24
         # The curve keeps its shape under the isometry to the plane.
         for axis, value in enumerate((x, y)):
-            p, q, r = (found.points[one][axis] for one in (0, 2, 1))
+            p, q, r = (result.points[one][axis] for one in (0, 2, 1))
             assert value == pytest.approx((1 - t) ** 2 * p + 2 * t * (1 - t) * q + t**2 * r, abs=1e-5)
-        for corner, place in zip((a, b, control), found.points, strict=True):
+        for corner, place in zip((a, b, control), result.points, strict=True):
             distance = float(states.norm(states.sub(curve(a, control, b, t), corner)))
             assert math.dist((x, y), place) == pytest.approx(distance, abs=1e-5)
     plain = coset.plane(a, b, control, model, data, points=2, margin=0.1)
-    assert plain.track == () and plain.x == pytest.approx(found.x, abs=1e-5)
+    assert plain.track == () and plain.x == pytest.approx(result.x, abs=1e-5)
 
 
 def test_a_path_off_the_plane_is_projected_and_held() -> None:
     model = net()
-    a, b, c, far = drawn(model, 5, 4)
+    a, b, c, far = random_states(model, 5, 4)
     far = states.lerp(a, far, 4.0)
-    found = coset.plane(a, b, c, model, examples(), points=2, margin=0, path=coset.geodesic(a, far))
+    result = coset.plane(a, b, c, model, examples(), points=2, margin=0, path=coset.geodesic(a, far))
     flat = [torch.cat([x.double().flatten() for x in s.values()]).numpy() for s in (a, b, c, far)]
     basis = np.stack([flat[1] - flat[0], flat[2] - flat[0]], 1)
     weights = np.linalg.lstsq(basis, flat[3] - flat[0], rcond=None)[0]
-    expected = weights @ np.array(found.points[1:])
-    assert found.track[-1] == pytest.approx(expected, rel=1e-5)
-    assert found.track[12] == pytest.approx(expected / 2, rel=1e-4)
-    assert found.track[-1][0] > max(x for x, _ in found.points)
-    for axis, values in enumerate((found.x, found.y)):
-        own = [place[axis] for place in (*found.points, *found.track)]
+    expected = weights @ np.array(result.points[1:])
+    assert result.track[-1] == pytest.approx(expected, rel=1e-5)
+    assert result.track[12] == pytest.approx(expected / 2, rel=1e-4)
+    assert result.track[-1][0] > max(x for x, _ in result.points)
+    for axis, values in enumerate((result.x, result.y)):
+        own = [place[axis] for place in (*result.points, *result.track)]
         assert values == pytest.approx((min(own), max(own)))
     with pytest.raises(StateError, match="the path at t = 0"):
         coset.plane(a, b, c, model, examples(), path=lambda t: coset.Dirac({"0.weight": a["0.weight"]}))
@@ -132,26 +132,26 @@ def test_statistics_and_tied_tensors_are_no_coordinates_of_a_path() -> None:
         corners.append(new | {"2.weight": new["0.weight"]})
     a, b, c = corners
     data = examples()[0], torch.zeros(40, dtype=torch.int64)
-    found = coset.plane(a, b, c, model, data, points=2, path=coset.geodesic(a, c), repair=data)
-    assert found.track[-1] == pytest.approx(found.points[2], rel=1e-5)
+    result = coset.plane(a, b, c, model, data, points=2, path=coset.geodesic(a, c), repair=data)
+    assert result.track[-1] == pytest.approx(result.points[2], rel=1e-5)
 
 
 def test_json_and_regression() -> None:
     model = nn.Linear(3, 1)
-    a, b, c = drawn(model, 4)
+    a, b, c = random_states(model, 4)
     inputs, _ = examples()
-    found = coset.plane(*(coset.Dirac(s, 0.5) for s in (a, b, c)), model, (inputs, inputs[:, :1]), points=3)
-    assert found.accuracy is None and json.loads(found.to_json())["accuracy"] is None
-    assert json.loads(found.to_json())["track"] == []
+    result = coset.plane(*(coset.Dirac(s, 0.5) for s in (a, b, c)), model, (inputs, inputs[:, :1]), points=3)
+    assert result.accuracy is None and json.loads(result.to_json())["accuracy"] is None
+    assert json.loads(result.to_json())["track"] == []
     with pytest.raises(CosetError, match="no accuracy"):
-        found.plot(what="accuracy")
+        result.plot(what="accuracy")
     model = net()
-    a, b, c = drawn(model, 4)
+    a, b, c = random_states(model, 4)
     record = coset.plane(a, b, c, model, examples(), points=3, path=coset.geodesic(a, b))
-    known = json.loads(record.to_json())
-    assert known["loss"] == [list(row) for row in record.loss]
-    assert known["accuracy"] == [list(row) for row in record.accuracy or ()]
-    assert known["track"] == [list(place) for place in record.track]
+    numbers = json.loads(record.to_json())
+    assert numbers["loss"] == [list(row) for row in record.loss]
+    assert numbers["accuracy"] == [list(row) for row in record.accuracy or ()]
+    assert numbers["track"] == [list(place) for place in record.track]
 
 
 def test_pictures() -> None:
@@ -162,19 +162,19 @@ def test_pictures() -> None:
     share = tuple(tuple(1 / value for value in row) for row in loss)
     likelihood = tuple(tuple(-10 * value for value in row) for row in loss)
     track = ((0.0, 0.0), (1.0, 0.7), (2.0, 0.0))
-    found = Plane(x, y, points, likelihood, None, 10, share, track)
-    figure = found.plot(("p", "q", "r"), what="loss")
+    result = Plane(x, y, points, likelihood, None, 10, share, track)
+    figure = result.plot(("p", "q", "r"), what="loss")
     texts = ticks(figure)
     # The greatest loss inside is that at the two lower corners, 1 + 2^3.
     assert texts[0] == "1.00" and texts[-1] == "≥ 9.00" and len(texts) == len({*texts})
     line, *dots = figure.axes[0].lines
     assert line.get_xydata().tolist() == [list(place) for place in track]  # type: ignore[union-attr]
     assert [tuple(*dot.get_xydata()) for dot in dots] == list(points)  # type: ignore[arg-type, misc]
-    texts = ticks(found.plot(what="accuracy"))
+    texts = ticks(result.plot(what="accuracy"))
     assert texts[0] == "0" and texts[-1] == "100"
-    assert found.plot().axes[0].get_title() == "log-likelihood"
+    assert result.plot().axes[0].get_title() == "log-likelihood"
     with pytest.raises(CosetError, match="no picture of 'height'; choose from posterior, loss, accuracy"):
-        found.plot(what="height")  # type: ignore[arg-type]
+        result.plot(what="height")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("what", ["loss", "accuracy"])
@@ -182,6 +182,6 @@ def test_pictures_of_little(what: str) -> None:
     """Grids that are level or infinite in part, with no place inside the triangle."""
     points, ends = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0)), (-3.0, 9.0)
     for values in (((-1.0, -math.inf), (0.0, -2.0)), ((0.0, 0.0), (0.0, 0.0))):
-        found = Plane(ends, ends, points, values, None, 1, ((1.0, 1.0), (1.0, 1.0)))
-        found.plot(what=what).draw_without_rendering()  # type: ignore[arg-type]
+        result = Plane(ends, ends, points, values, None, 1, ((1.0, 1.0), (1.0, 1.0)))
+        result.plot(what=what).draw_without_rendering()  # type: ignore[arg-type]
     assert ticks(Plane(ends, ends, points, ((-1.0, -3.0), (-2.0, -3.0)), None, 1).plot(what="loss"))[-1] == "3.00"
