@@ -135,7 +135,17 @@ def with_row(value: Value, axis: int, row: Sequence[Segment]) -> Operand:
 
 @dataclass
 class Tape:
-    """Writes steps and unifies the terms of equal letters as it goes."""
+    """Writes steps and unifies the terms of equal letters as it goes.
+
+    Args:
+        unifier: Makes terms equal.
+        steps: What was written.
+        offsets: Running variances -> the epsilon that is added to them.
+        zeros: Values that are zero, which any factor leaves alone.
+        unused: Units of the state that no step reads.
+        silent: Tensors of the state that no step reads.
+        constants: Index tensors that the model holds -> their entries.
+    """
 
     unifier: Unifier = field(default_factory=Unifier)
     steps: list[Primitive] = field(default_factory=list)
@@ -147,15 +157,34 @@ class Tape:
 
     @property
     def cause(self) -> Cause:
+        """The op that is being read."""
         return self.unifier.cause
 
     def fix(self, term: Term, reason: str) -> None:
+        """The order of this axis matters.
+
+        Args:
+            term: What the axis indexes.
+            reason: Why, in a few words that users see.
+        """
         freeze(term, Cause(self.cause.op, reason))
 
     def fixed(self, size: int, reason: str) -> Term:
+        """A new axis whose order matters.
+
+        Args:
+            size: How many positions it has.
+            reason: Why, in a few words that users see.
+        """
         return fixed(size, Cause(self.cause.op, reason))
 
     def unify(self, a: Term, b: Term) -> None:
+        """Two axes index the same units.
+
+        Args:
+            a: What one indexes.
+            b: What the other indexes.
+        """
         self.unifier.unify(a, b)
 
     def _join(self, ins: Sequence[Operand]) -> dict[Letter, Term]:
@@ -211,10 +240,24 @@ class Tape:
         fresh: Mapping[Any, Term] | None = None,
         lookups: Mapping[Letter, Lookup] | None = None,
     ) -> Value:
-        """A product of (powers of) operands, summed over the letters that ``out`` lacks: any einsum."""
+        """A product of (powers of) operands, summed over the letters that `out` lacks: any einsum.
+
+        Args:
+            ins: Operands, each with a letter for each axis; equal letters index the same units.
+            out: The letters of the result.
+            powers: Of the operands; 1 when None.
+            fresh: Letters of the result that no operand has, with what they index.
+            lookups: Letters of axes of which only one position is seen by each entry.
+        """
         return self._emit("multiply", ins, out, fresh, powers=tuple(powers or [1.0] * len(ins)), lookups=lookups)
 
     def add(self, ins: Sequence[tuple[Value, Sequence[Letter]]], out: Sequence[Letter]) -> Value:
+        """A sum, maximum or choice: all operands on one scale.
+
+        Args:
+            ins: Operands, each with a letter for each axis.
+            out: The letters of the result.
+        """
         return self._emit("add", ins, out)
 
     def map(
@@ -230,7 +273,19 @@ class Tape:
         mixes: bool = False,
         approximate: bool = False,
     ) -> Value:
-        """A unary op. ``over`` lists axes whose entries are used jointly, as softmax and norms do."""
+        """A function of one operand.
+
+        Args:
+            value: The operand.
+            law: What becomes of a factor or a sign of it.
+            letters: Of its axes; their numbers when None.
+            out: The letters of the result, those of the operand when None; what it lacks is reduced.
+            over: Axes whose entries are used jointly, as softmax and norms do.
+            power: The result is of this power in the operand.
+            fresh: Letters of the result that the operand lacks, with what they index.
+            mixes: Whether entries along `over` are added up, so that their signs must agree.
+            approximate: Whether a small constant, such as the epsilon of a norm, breaks the law a little.
+        """
         letters = list(range(len(value.axes))) if letters is None else letters
         return self._emit(
             "map",
@@ -247,13 +302,25 @@ class Tape:
     def move(
         self, ins: Sequence[Operand], outs: Sequence[Operand], lookups: Mapping[Letter, Lookup] | None = None
     ) -> None:
-        """Record a rearrangement; the caller has already unified what must be."""
+        """The same numbers in another arrangement; the caller has already unified what must be.
+
+        Args:
+            ins: Operands, whose segments have letters.
+            outs: Results, in which the same letters stand for the same positions.
+            lookups: Letters of axes of which only one position is kept.
+        """
         self.steps.append(Primitive("move", self.cause.op, tuple(ins), tuple(outs), lookups=lookups or {}))
 
     def broadcast(
         self, kind: Literal["multiply", "add"], values: Sequence[Value], powers: Sequence[float] = ()
     ) -> Value:
-        """An elementwise op with NumPy broadcasting."""
+        """An elementwise op with NumPy broadcasting.
+
+        Args:
+            kind: Whether the operands are multiplied or added.
+            values: The operands.
+            powers: Of the operands of a product.
+        """
         rank = max(len(value.axes) for value in values)
         ins = [(value, list(range(rank - len(value.axes), rank))) for value in values]
         fresh: dict[Letter, Term] = {letter: units(1) for letter in range(rank)}
@@ -262,7 +329,11 @@ class Tape:
         return self._emit(kind, ins, list(range(rank)), fresh, powers=tuple(powers))
 
     def zero(self, axes: Sequence[Term]) -> Value:
-        """A block of zeros: any order of its axes and any factor leave it alone."""
+        """A tensor of zeros: any order of its axes and any factor leave it alone.
+
+        Args:
+            axes: What they index.
+        """
         value = Value(tuple(axes))
         self.zeros.add(value)
         return value
@@ -281,16 +352,29 @@ class NoRuleError(Exception):
 
 
 def rule(ops: str | Iterable[str]) -> Callable[[Rule], Rule]:
-    """Register the rule of a family of ops, of which one or more are named.
+    """Register the rule of a family of ops: a function from a `Call` to the value that the op returns, or a list.
 
-    An ATen op goes by its name (`"cdist"`), an op of another library by its namespace too (`"mylib::cdist"`).
+    Args:
+        ops: One name or several: of an ATen op its own (`"cdist"`), of an op of another library with its namespace
+            (`"mylib::cdist"`).
+
+    Raises:
+        SymmetryError: If an op has another rule already.
+
+    Example:
+        >>> @coset.tape.rule("mylib::twice")
+        ... def twice(call: coset.tape.Call) -> coset.tape.Value:
+        ...     return call.tape.map(call.tensor("x"), coset.tape.LINEAR)
     """
 
     def register(function: Rule) -> Rule:
         for name in [ops] if isinstance(ops, str) else ops:
             # Defined again, as in a notebook, it takes the place of its former self.
-            if name in RULES and RULES[name].__qualname__ != function.__qualname__:
-                raise SymmetryError(f"The op {name!r} has a rule already, {RULES[name].__qualname__}.")
+            before = RULES.get(name, function)
+            if (before.__module__, before.__qualname__) != (function.__module__, function.__qualname__):
+                raise SymmetryError(
+                    f"The op {name!r} has a rule already, {before.__qualname__} of {before.__module__}."
+                )
             RULES[name] = function
         return function
 
@@ -301,8 +385,14 @@ def rule(ops: str | Iterable[str]) -> Callable[[Rule], Rule]:
 class Call:
     """The arguments of one op by their schema names, with tensors replaced by values.
 
-    shapes: the shape of each tensor the op returns. floating: whether the first one is.
-    splits: those of axes that are to be made as slices.
+    Args:
+        op: Its name.
+        node: The node of the graph.
+        arguments: By name.
+        shapes: The shape of each tensor that the op returns.
+        floating: Whether the first of these is.
+        tape: What the rule writes to.
+        splits: Splits of axes that are to be made as slices.
     """
 
     op: str
@@ -315,12 +405,15 @@ class Call:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of the first tensor that the op returns."""
         return self.shapes[0]
 
     def has(self, name: str) -> bool:
+        """Whether an argument is there and not None."""
         return self.arguments.get(name) is not None
 
     def get(self, name: str, default: Any = None) -> Any:
+        """An argument that is no tensor, or the default where it is None."""
         argument = self.arguments.get(name)
         return default if argument is None else argument
 
@@ -340,9 +433,11 @@ class Call:
         return self.number(self.raw(name))
 
     def maybe(self, name: str) -> Value | None:
+        """An optional tensor argument, used as numbers."""
         return self.tensor(name) if self.has(name) else None
 
     def tensors(self, name: str) -> list[Value]:
+        """A list of tensors, used as numbers."""
         return [self.number(item) for item in self.arguments[name]]
 
     def values(self) -> list[Value | Slices]:
@@ -355,6 +450,7 @@ class Call:
         ]
 
     def number(self, value: Value | Slices) -> Value:
+        """A tensor used as numbers: if its entries are positions on an axis, that axis is fixed."""
         whole = self.as_value(value)
         if whole.content is not None:
             freeze(whole.content, Cause(self.op, "a unit's number is used as a value"))
