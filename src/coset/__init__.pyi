@@ -100,6 +100,7 @@ from coset.inference.laplace import Laplace as Laplace
 from coset.inference.map import MAP as MAP
 from coset.inference.sghmc import SGHMC as SGHMC
 from coset.inference.sgld import SGLD as SGLD
+from coset.inference.swag import SWAG as SWAG
 from coset.inference.symmetrized_vi import SymmetrizedVI as SymmetrizedVI
 from coset.inference.vi import VI as VI
 from coset.paths.barrier import (
@@ -193,7 +194,10 @@ from coset.symmetries.group import (
 from coset.symmetries.infer import symmetry as symmetry
 from coset.symmetries.symmetry import Symmetry as Symmetry
 from coset.symmetries.verify import Verification as Verification
-from coset.training.loop import Method as Method
+from coset.training.loop import (
+    GradientMethod as GradientMethod,
+    Method as Method,
+)
 from coset.weightspace.canonical import (
     Canonical as Canonical,
     canonicalize as canonicalize,

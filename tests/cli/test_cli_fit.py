@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import math
@@ -97,6 +98,7 @@ def test_fit_shows_a_table(run: Run, folder: Path) -> None:
         ("symmetrized-vi", ["epochs=1", "entropy=infonce"], "Gaussian"),
         ("sgld", ["epochs=2", "burn_in=1", "chains=2"], "Ensemble"),
         ("sghmc", ["epochs=2", "burn_in=1", "chains=2"], "Ensemble"),
+        ("swag", ["epochs=3", "burn_in=1", "rank=2"], "FullGaussian"),
         ("hmc", ["draws=1", "warm_up=1", "steps=1", "chains=2"], "Ensemble"),
     ],
 )
@@ -111,7 +113,9 @@ def test_every_method_runs(run: Run, folder: Path, method: str, settings: list[s
 def test_every_method_of_the_library_has_a_name() -> None:
     library = {getattr(coset, name) for name in coset.__all__}
     kinds = {kind for kind in library if isinstance(kind, type) and issubclass(kind, coset.Method)}
-    assert set(methods.METHODS.values()) == kinds - {coset.Method}
+    concrete = {kind for kind in kinds if not inspect.isabstract(kind)}
+    assert {getattr(coset, name) for name in methods.classes().values()} == concrete
+    assert methods.classes()["symmetrized-vi"] == "SymmetrizedVI" and methods.classes()["swag"] == "SWAG"
 
 
 def test_settings_have_the_types_of_their_fields() -> None:
@@ -122,9 +126,9 @@ def test_settings_have_the_types_of_their_fields() -> None:
     assert methods.build("laplace", ["prior_variance=2"]) == coset.Laplace(prior_variance=2.0)
 
 
-@pytest.mark.parametrize("name", methods.METHODS)
+@pytest.mark.parametrize("name", methods.classes())
 def test_every_setting_can_be_given_as_it_is_by_default(name: str) -> None:
-    default = methods.METHODS[name]()
+    default = getattr(coset, methods.classes()[name])()
 
     def words(of: Any, prefix: str = "") -> list[str]:
         inner = {field.name: getattr(of, field.name) for field in fields(of)}

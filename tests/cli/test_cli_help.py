@@ -17,7 +17,7 @@ from typer.testing import CliRunner, Result
 import coset
 from coset.cli import app
 from coset.cli.app import add_commands
-from coset.cli.methods import METHODS
+from coset.cli.methods import classes
 
 Run = Callable[..., Result]
 ROOT: Any = typer.main.get_command(app)
@@ -104,7 +104,7 @@ def test_defaults_that_help_tells_are_those_of_the_settings(path: tuple[str, ...
 
 def test_help_names_all_methods_of_inference() -> None:
     (method,) = (option for option in COMMANDS[("fit",)].params if option.name == "method")
-    assert all(name in method.help for name in METHODS)
+    assert all(name in method.help for name in classes())
 
 
 def test_a_new_command_is_a_new_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ METHODS: list[Method] = [
     coset.MAP("sgd", epochs=4, batch_size=20),
     coset.VI("adam", epochs=4, batch_size=20, samples=2),
     coset.VI("sgd", epochs=4, batch_size=20),
+    coset.SWAG(epochs=4, batch_size=20, burn_in=1, rank=2),
 ]
 
 

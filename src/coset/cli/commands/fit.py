@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coset.cli import console
+from coset.cli import console, methods
 from coset.cli.options import (
     ArgsOption,
     CheckpointSecondsOption,
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 def fit(
     model: ModelOption,
     data: Annotated[str, typer.Option(help="A data set, such as mnist: its training split.")],
-    method: Annotated[
-        str, typer.Option(help="map, vi, symmetrized-vi, laplace, sgld, sghmc, hmc, deep-ensemble or adversarial.")
-    ],
+    method: Annotated[str, typer.Option(help=f"{methods.choices()}.")],
     out: Annotated[Path, typer.Option(help="Folder for solutions, metrics and checkpoints; a run goes on in its own.")],
     replicas: Annotated[int, typer.Option(help="Solutions from independent starts.", min=1)] = 1,
     settings: Annotated[
@@ -56,7 +54,6 @@ def fit(
 
     import torch
 
-    from coset.cli import methods
     from coset.cli.experiment import Experiment
     from coset.cli.model_spec import ModelSpec
     from coset.cli.run_folder import resumable
