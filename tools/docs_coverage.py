@@ -16,7 +16,7 @@ from pathlib import Path
 
 from coset.core.errors import CosetError
 from coset.core.names import plural
-from tools.docs_markdown import Record, absent, folded, grid, listing, read, short
+from tools.docs_markdown import Record, absent, command_of, folded, grid, listing, read, short
 
 SUITES = {
     "torchvision": "every classification model of torchvision, with random weights and random norm statistics",
@@ -207,6 +207,6 @@ def _llama(results: Path) -> str:
             ["log10 of the order", f"{r['log10_order']:,}"],
             ["tensors moved", f"{r['moved']} of {r['tensors']}"],
         ]
-        return f"{title} `{r['command']}` (python {r['python']}, torch {r['torch']}).\n\n{grid(['', ''], rows)}"
+        return f"{title} `{command_of(r)}` (python {r['python']}, torch {r['torch']}).\n\n{grid(['', ''], rows)}"
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CosetError(f"{path} lacks a figure ({error}): write it again with python -m bench llama8b.") from error

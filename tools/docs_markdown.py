@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,3 +54,8 @@ def listing(names: Sequence[str], most: int = MOST_NAMES) -> str:
 def short(value: object, form: str) -> str:
     """A figure, or a dash where there is none."""
     return "-" if value is None else form.format(value)
+
+
+def command_of(record: Record) -> str:
+    """How to write a record again; those of before name the file of a benchmark, `python bench/merging.py`."""
+    return re.sub(r"python bench/(\w+)\.py", r"python -m bench \1", str(record["command"]))

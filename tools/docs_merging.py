@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from coset import Barrier
 from coset.core.errors import CosetError
 from coset.plot import barriers
-from tools.docs_markdown import Record, absent, grid, read, short
+from tools.docs_markdown import Record, absent, command_of, grid, read, short
 
 PageSection = Callable[[Record], str]
 
@@ -101,7 +101,7 @@ def _source(record: Record, path: Path) -> str:
         installed = {name: value for name, value in record["machine"].items() if value is not None}
         versions = ", ".join(f"{name} {value}" for name, value in installed.items())
         return f"`coset bench {record['bench']} --seed {record['seed']} --json > results/{path.name}` ({versions})."
-    command = record["command"]
+    command = command_of(record)
     if "epochs" in record and "--epochs" not in command:
         command += f" --epochs {record['epochs']}"
     versions = ", ".join(f"{name} {value}" for name, value in record["versions"].items())

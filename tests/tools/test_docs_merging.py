@@ -86,7 +86,7 @@ def test_page_shows_the_figures(results: Path) -> None:
         assert row in page, row
     flat = " ".join(page.split())
     assert (
-        "`python bench/merging.py mnist --device cuda --epochs 3 --out results/merging-mnist.json` "
+        "`python -m bench merging mnist --device cuda --epochs 3 --out results/merging-mnist.json` "
         "(A GPU; coset 0.1, torch 2.13.0; 12 s in all, training included)." in flat
     )
     assert "`coset bench align --seed 0 --json > results/bench-align.json` (torch 2.13.0)." in flat
