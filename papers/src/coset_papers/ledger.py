@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coset.core.resume import METRICS, Cost
+from coset.core.resume import METRICS, WorkCost
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Ledger:
         self._requests.append(folder)
         if folder in self.folders:
             return
-        cost = Cost.of(folder)
+        cost = WorkCost.of(folder)
         self.folders[folder] = cost.seconds if cost else None if folder.exists() else 0.0
         if cost:
             self.peaks.append(cost.gib)
@@ -64,7 +64,7 @@ class Ledger:
         if self.folders[folder] is None:  # it was begun by an earlier call
             self.folders[folder] = max(0.0, seconds - now)
         self._trained += now
-        return Cost(max(seconds, now), gib).write(folder).gib
+        return WorkCost(max(seconds, now), gib).write(folder).gib
 
     def mark(self) -> Mark:
         """For `since`."""

@@ -12,12 +12,12 @@ from coset.core.errors import CosetError
 def check_choices(settings: object) -> None:
     """Refuse a word that is none of those its field allows, and a fraction where that is a whole number."""
     for name, hint in get_type_hints(type(settings)).items():
-        given = getattr(settings, name)
-        if hint is int and not isinstance(given, Integral):
-            raise CosetError(f"{type(settings).__name__}: {name} must be a whole number, not {given!r}.")
+        value = getattr(settings, name)
+        if hint is int and not isinstance(value, Integral):
+            raise CosetError(f"{type(settings).__name__}: {name} must be a whole number, not {value!r}.")
         choices = get_args(hint)
-        if choices and isinstance(choices[0], str) and given not in choices:
-            raise CosetError(f"{type(settings).__name__}: {name} must be {' or '.join(choices)}, not {given!r}.")
+        if choices and isinstance(choices[0], str) and value not in choices:
+            raise CosetError(f"{type(settings).__name__}: {name} must be {' or '.join(choices)}, not {value!r}.")
 
 
 def check_positive(settings: object, *names: str) -> None:

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Value:
+class StoredValue:
     """value: as JSON gives it back; seconds: that it took, now or, if it was read, then."""
 
     value: Any
@@ -78,19 +78,19 @@ class Stage:
         self.finish(lambda path: write(result, path))
         return result
 
-    def value(self, key: Mapping[str, Any], compute: Callable[[], Any]) -> Value:
+    def value(self, key: Mapping[str, Any], compute: Callable[[], Any]) -> StoredValue:
         """A result that JSON can hold, with what it took.
 
         key: all that it depends on, of which the name of the file has the `digest`; it is written beside the value, for
         whoever reads the file.
         """
 
-        def work() -> Value:
+        def work() -> StoredValue:
             start = time.perf_counter()
             value = json.loads(json.dumps(compute(), allow_nan=False))
-            return Value(value, time.perf_counter() - start, False)
+            return StoredValue(value, time.perf_counter() - start, False)
 
-        def write(result: Value, path: Path) -> None:
+        def write(result: StoredValue, path: Path) -> None:
             write_json(path, {"key": key, "seconds": result.seconds, "value": result.value})
 
         return self.complete(_read_value, work, write)
@@ -204,14 +204,14 @@ NO_FOLDER = RunFolder(None, {})
 
 
 @dataclass(frozen=True)
-class Cost:
+class WorkCost:
     """What the work in a folder took: seconds over all calls, and the most memory of any."""
 
     seconds: float
     gib: float
 
     @classmethod
-    def of(cls, folder: Path) -> Cost | None:
+    def of(cls, folder: Path) -> WorkCost | None:
         """That of finished work, which lies beside its folder; None if it is not known."""
         file = _cost_file(folder)
         if not file.exists():
@@ -222,10 +222,10 @@ class Cost:
             raise CosetError(f"{file} is not JSON: remove it, and the cost of that work is not known.") from error
         return cls(content["seconds"], content["GiB"])
 
-    def write(self, folder: Path) -> Cost:
+    def write(self, folder: Path) -> WorkCost:
         """Put down, where it is more than what stood there; what stands there now."""
-        before = Cost.of(folder) or Cost(0.0, 0.0)
-        most = Cost(max(self.seconds, before.seconds), max(self.gib, before.gib))
+        before = WorkCost.of(folder) or WorkCost(0.0, 0.0)
+        most = WorkCost(max(self.seconds, before.seconds), max(self.gib, before.gib))
         write_json(_cost_file(folder), {"seconds": most.seconds, "GiB": most.gib})
         return most
 
@@ -248,14 +248,14 @@ def _cost_file(folder: Path) -> Path:
     return folder.with_name(f"{folder.name}.cost.json")
 
 
-def _read_value(file: Path) -> Value:
+def _read_value(file: Path) -> StoredValue:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise CosetError(f"{file} is not JSON: remove it to compute that part again.") from error
     if not (isinstance(content, dict) and {"seconds", "value"} <= content.keys()):
         raise CosetError(f"{file} is no part that was kept: remove it to compute that part again.")
-    return Value(content["value"], content["seconds"], True)
+    return StoredValue(content["value"], content["seconds"], True)
 
 
 def _refuse_others(path: Path, other: Mapping[str, Any], own: Mapping[str, Any], what: str) -> None:

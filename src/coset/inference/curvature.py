@@ -42,12 +42,12 @@ class Curvature:
         return total
 
     def dense(self, names: Sequence[str]) -> Tensor:
-        """The part of H for the named tensors, flattened and joined in that order, [P, P] float64."""
+        """The part of H for the named tensors, flattened and matrix in that order, [P, P] float64."""
         size = sum(x.numel() for name, x in self.tensors.items() if name in names)
         total = self.weights.new_zeros((size, size), dtype=torch.float64)
         for rows in self.rows(names):
-            joined = torch.cat([_wide(rows[name]) for name in names], 1)
-            total.addmm_(joined.T, joined)
+            matrix = torch.cat([_wide(rows[name]) for name in names], 1)
+            total.addmm_(matrix.T, matrix)
         return total
 
     def blocks(self, names: Sequence[str]) -> Tensors:
@@ -67,30 +67,30 @@ class Curvature:
 
     def outputs(self) -> Tensor:
         """f of the first example, (1, ...)."""
-        found: Tensor = functional_call(self.network.model, self.tensors, (self.inputs[:1],))
-        return found
+        outputs: Tensor = functional_call(self.network.model, self.tensors, (self.inputs[:1],))
+        return outputs
 
     def rows(self, names: Sequence[str]) -> Iterator[Tensors]:
         """For chunks of examples the vectors v (count, *shape) by name, sum v v^T over all of them being H."""
         if not names:
             return
         model, tensors = self.network.model, self.tensors
-        chosen = {name: tensors[name] for name in names}
+        varied = {name: tensors[name] for name in names}
 
-        def pulled(x: Tensor) -> Tensors:
+        def vectors(x: Tensor) -> Tensors:
             def outputs(some: Tensors) -> Tensor:
-                found: Tensor = functional_call(model, {**tensors, **some}, (x.unsqueeze(0),))
-                return found.squeeze(0)
+                batch: Tensor = functional_call(model, {**tensors, **some}, (x.unsqueeze(0),))
+                return batch.squeeze(0)
 
-            found, pull = vjp(outputs, chosen)[:2]
-            pulled_back: tuple[Tensors] = vmap(pull)(output_root(found, self.noise))
-            return pulled_back[0]
+            f, pull = vjp(outputs, varied)[:2]
+            gradients: tuple[Tensors] = vmap(pull)(output_root(f, self.noise))
+            return gradients[0]
 
         count = self.outputs().numel()
-        size = max(1, BUDGET // (count * sum(x.numel() for x in chosen.values())))
+        size = max(1, BUDGET // (count * sum(x.numel() for x in varied.values())))
         for some in torch.split(self.inputs, size):
             try:
-                rows = vmap(pulled)(some)
+                rows = vmap(vectors)(some)
             except (RuntimeError, ValueError, NotImplementedError) as error:
                 raise ModelError(
                     f"The curvature of {type(model).__name__} cannot be computed example by example: "

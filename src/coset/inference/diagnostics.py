@@ -19,7 +19,7 @@ from coset.solutions.likelihood import Classification, Likelihood, Regression, l
 from coset.solutions.predictive import BATCH, sample_outputs
 from coset.solutions.weighted_samples import weighted_samples
 
-Array = NDArray[np.float64]
+FloatArray = NDArray[np.float64]
 
 
 def r_hat(x: Tensor) -> Tensor:
@@ -92,33 +92,33 @@ def convergence(
         weighted_samples(q, 1), model, x, likelihood, batch_size=batch_size, generator=None, device=where
     ) as evaluations:
         for rows, _, outputs in evaluations:
-            found = log_softmax(outputs.double()).exp() if q.noise is None else outputs
-            parts.setdefault(rows.start, []).append(found)
+            predictions = log_softmax(outputs.double()).exp() if q.noise is None else outputs
+            parts.setdefault(rows.start, []).append(predictions)
     values = torch.cat([torch.cat(part, 1) for part in parts.values()])
     by_chain = values.view(chains, -1, *values.shape[1:])
     return Convergence(r_hat(by_chain), ess(by_chain))
 
 
-def _split(x: Tensor) -> Array:
+def _split(x: Tensor) -> FloatArray:
     """Each chain in two halves, without the middle draw of an odd number: (2 chains, draws // 2, ...)."""
     if x.ndim < 2 or x.shape[1] < 4:
         shape = tuple(x.shape)
         raise CosetError(f"Draws of shape {shape} are too few: give (chains, draws, ...), with four draws or more.")
     if not bool(x.isfinite().all()):
         raise CosetError("The draws have NaN or infinite values: chains that diverged cannot be diagnosed.")
-    draws: Array = x.detach().cpu().double().numpy()
+    draws: FloatArray = x.detach().cpu().double().numpy()
     half = draws.shape[1] // 2
     return np.concatenate([draws[:, :half], draws[:, -half:]])
 
 
-def _ranked(x: Array) -> Array:
+def _ranked(x: FloatArray) -> FloatArray:
     """Normal quantiles of (rank - 3/8) / (size + 1/4), ranks over all chains, ties shared (Vehtari Eq. 14)."""
     ranks = rankdata(x.reshape(-1, *x.shape[2:]), axis=0)
-    quantiles: Array = ndtri((ranks - 0.375) / (len(ranks) + 0.25))
+    quantiles: FloatArray = ndtri((ranks - 0.375) / (len(ranks) + 0.25))
     return quantiles.reshape(x.shape)
 
 
-def _r_hat(x: Array) -> Array:
+def _r_hat(x: FloatArray) -> FloatArray:
     """sqrt(((n - 1) / n W + B / n) / W): W the mean variance of a chain, B / n the variance of the means."""
     n = x.shape[1]
     within, between = x.var(1, ddof=1).mean(0), x.mean(1).var(0, ddof=1)
@@ -126,7 +126,7 @@ def _r_hat(x: Array) -> Array:
         return np.asarray(np.sqrt((n - 1) / n + between / within))
 
 
-def _ess(x: Array) -> Array:
+def _ess(x: FloatArray) -> FloatArray:
     """chains draws / tau, with tau = -1 + 2 sum_k P_k over pairs P_k = rho_2k + rho_2k+1 of autocorrelations.
 
     rho_t = 1 - (W - mean autocovariance_t) / var+. The pairs are made to fall, up to the first that is not positive,
@@ -141,22 +141,22 @@ def _ess(x: Array) -> Array:
     rho[0] = 1
     last = max((n - 1) // 2 - 1, 0)
     pairs = rho[: 2 * last + 2].reshape(last + 1, 2, *rho.shape[1:])
-    counted = np.minimum.accumulate(pairs.sum(1) > 0, 0)
-    counted[last] = False
+    positive = np.minimum.accumulate(pairs.sum(1) > 0, 0)
+    positive[last] = False
     falling = np.minimum.accumulate(pairs.sum(1), 0)
-    rest = np.take_along_axis(pairs[:, 0], counted.sum(0)[None], 0)[0]
-    tau = -1 + 2 * np.where(counted, falling, 0).sum(0) + np.maximum(rest, 0)
+    rest = np.take_along_axis(pairs[:, 0], positive.sum(0)[None], 0)[0]
+    tau = -1 + 2 * np.where(positive, falling, 0).sum(0) + np.maximum(rest, 0)
     size = chains * n
     return np.where(total > 0, size / np.maximum(tau, 1 / np.log10(size)), np.nan)
 
 
-def _autocovariance(x: Array) -> Array:
+def _autocovariance(x: FloatArray) -> FloatArray:
     """(1/n) sum_i (x_i - mean) (x_i+t - mean) of each chain, for every lag t: the shape of x, by a padded FFT."""
     n = x.shape[1]
     spectrum = np.fft.rfft(x - x.mean(1, keepdims=True), 2 * n, axis=1)
-    found: Array = np.fft.irfft(np.abs(spectrum) ** 2, 2 * n, axis=1)[:, :n] / n
-    return found
+    covariance: FloatArray = np.fft.irfft(np.abs(spectrum) ** 2, 2 * n, axis=1)[:, :n] / n
+    return covariance
 
 
-def _tensor(x: Array, like: Tensor) -> Tensor:
+def _tensor(x: FloatArray, like: Tensor) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(x)).to(like.device)

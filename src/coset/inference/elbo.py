@@ -78,8 +78,8 @@ def elbo(
     logs = torch.zeros(len(draws.weights), dtype=torch.float64, device=where)
     with sample_outputs(
         draws, model, split.inputs, likelihood, batch_size=batch_size, generator=own_generator, device=where
-    ) as found:
-        for rows, examples, values in found:
+    ) as parts:
+        for rows, examples, values in parts:
             if rows.start == examples.start == 0:
                 likelihood.check(values[0], split.targets)
             part = likelihood.log_prob(values, split.targets[examples], own.noise)
@@ -87,8 +87,8 @@ def elbo(
     require_numbers(logs, model)
     # Nothing but a mean is one state, and known.
     total, error = float(logs.mean()), float(logs.std()) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
-    measured = None if sym is None else overlap(own, sym, entropy, samples, elements, generator=own_generator)
-    return Elbo(total, float(_divergence(own, prior_variance)), error, len(split), measured)
+    modes = None if sym is None else overlap(own, sym, entropy, samples, elements, generator=own_generator)
+    return Elbo(total, float(_divergence(own, prior_variance)), error, len(split), modes)
 
 
 def _divergence(q: Gaussian, v: float) -> Tensor:

@@ -84,7 +84,16 @@ def fit(
         if initial is not None:
             more["starts"] = tensor_digest(initial.population.values())
         folder = RunSettings(method, seed, model, split, where, more).folder(out)
-    fitting = _Fitting(model, split, method, seed, initial, folder, progress, checkpoint_seconds)
+    fitting = _Fitting(
+        model,
+        split,
+        method,
+        seed,
+        initial_states=initial,
+        folder=folder,
+        progress=progress,
+        checkpoint_seconds=checkpoint_seconds,
+    )
     indices = [index for replica in range(replicas) for index in fitting.networks(replica)]
     solutions = fitting.finished(indices)
     waiting = [index for index in indices if index not in solutions]

@@ -212,7 +212,8 @@ class HMC(Chains):
 
     def __post_init__(self) -> None:
         check_choices(self)
-        check_positive(self, "chains", "draws", "warm_up", "steps", "temperature", "prior_variance", "noise", "chunk")
+        check_positive(self, "chains", "draws", "warm_up", "steps", "chunk")
+        check_positive(self, "temperature", "prior_variance", "noise")
         if not 0 < self.acceptance < 1:
             raise CosetError(f"HMC: acceptance must be between 0 and 1, not {self.acceptance!r}.")
         if not 0 <= self.jitter < 1:

@@ -16,42 +16,42 @@ from coset.core.functional import functional_call
 from coset.inference.curvature import BUDGET, Curvature, output_root
 from coset.training.network import Network
 
-Layer = nn.Linear | nn.Conv2d
-Calls = list[tuple[str, Layer, Tensor, Tensor]]
+LinearLayer = nn.Linear | nn.Conv2d
+Calls = list[tuple[str, LinearLayer, Tensor, Tensor]]
 """What layers did: the weight's name, the layer, its inputs and its outputs."""
 
 
 @dataclass
 class _Factors:
-    """Sums over places: back = sum g g^T [out, out], seen = sum a a^T [in, in]."""
+    """Sums over places: outputs = sum g g^T [out, out], inputs = sum a a^T [in, in]."""
 
-    back: Tensor
-    seen: Tensor
+    outputs: Tensor
+    inputs: Tensor
     places: int = 0
 
     @classmethod
     def zero(cls, weight: Tensor) -> _Factors:
-        back, seen = (weight.new_zeros((n, n), dtype=torch.float64) for n in weight.flatten(1).shape)
-        return cls(back, seen)
+        outputs, inputs = (weight.new_zeros((n, n), dtype=torch.float64) for n in weight.flatten(1).shape)
+        return cls(outputs, inputs)
 
-    def add(self, seen: Tensor, back: Tensor) -> None:
-        self.back.addmm_(back.T, back)
-        self.seen.addmm_(seen.T, seen)
-        self.places += len(seen)
+    def add(self, a: Tensor, g: Tensor) -> None:
+        self.outputs.addmm_(g.T, g)
+        self.inputs.addmm_(a.T, a)
+        self.places += len(a)
 
 
-def layers(network: Network) -> list[tuple[str, Layer]]:
+def layers(network: Network) -> list[tuple[str, LinearLayer]]:
     """The layers with trained weights, and these weights' names; refused if another matrix is trained."""
     names = {id(p): name for name, p in network.model.named_parameters() if p.requires_grad}
-    found: list[tuple[str, Layer]] = []
+    named: list[tuple[str, LinearLayer]] = []
     for module in network.model.modules():
         for own, p in module.named_parameters(recurse=False):
             if id(p) not in names or p.ndim < 2:
                 continue
-            if own != "weight" or not isinstance(module, Layer) or not _is_plain(module):
+            if own != "weight" or not isinstance(module, LinearLayer) or not _is_plain(module):
                 raise _no_factors(names[id(p)])
-            found.append((names[id(p)], module))
-    return found
+            named.append((names[id(p)], module))
+    return named
 
 
 def kronecker(curvature: Curvature) -> dict[str, tuple[Tensor, Tensor]]:
@@ -76,15 +76,16 @@ def kronecker(curvature: Curvature) -> dict[str, tuple[Tensor, Tensor]]:
             gradients = torch.autograd.grad(outputs, outs, roots, is_grads_batched=True, allow_unused=True)
             for (name, layer, x, out), g in zip(calls, gradients, strict=True):
                 factors[name].add(
-                    _seen(layer, x.detach()), _back(layer, out.new_zeros(1, *out.shape) if g is None else g)
+                    _inputs_at_places(layer, x.detach()),
+                    _gradients_at_places(layer, out.new_zeros(1, *out.shape) if g is None else g),
                 )
             start += size
             # One example says how much room another takes.
             size = max(1, BUDGET * size // (len(roots) * max(1, sum(out.numel() for out in outs))))
-    for name, found in factors.items():
-        if not found.places:
+    for name, sums in factors.items():
+        if not sums.places:
             raise _no_factors(name)
-    return {name: (found.back, found.seen / found.places) for name, found in factors.items()}
+    return {name: (sums.outputs, sums.inputs / sums.places) for name, sums in factors.items()}
 
 
 def damped(g: Tensor, a: Tensor, precision: float) -> tuple[Tensor, Tensor]:
@@ -107,7 +108,7 @@ def _inverse(matrix: Tensor) -> Tensor:
     return torch.cholesky_inverse(torch.linalg.cholesky(matrix))
 
 
-def _is_plain(layer: Layer) -> bool:
+def _is_plain(layer: LinearLayer) -> bool:
     if isinstance(layer, nn.Linear):
         return True
     return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
@@ -120,7 +121,7 @@ def _no_factors(name: str) -> ModelError:
     )
 
 
-def _seen(layer: Layer, x: Tensor) -> Tensor:
+def _inputs_at_places(layer: LinearLayer, x: Tensor) -> Tensor:
     """The inputs of a layer at all places, (places, in) float64."""
     if isinstance(layer, nn.Linear):
         return x.flatten(0, -2).double()
@@ -129,17 +130,17 @@ def _seen(layer: Layer, x: Tensor) -> Tensor:
     return patches.transpose(1, 2).flatten(0, 1)
 
 
-def _back(layer: Layer, g: Tensor) -> Tensor:
+def _gradients_at_places(layer: LinearLayer, g: Tensor) -> Tensor:
     """Gradients (count, m, ...) by the outputs of a layer, at all places, (count places, out) float64."""
     last = g if isinstance(layer, nn.Linear) else g.movedim(2, -1)
     return last.flatten(0, -2).double()
 
 
 @contextmanager
-def _watched(named: Sequence[tuple[str, Layer]], calls: Calls) -> Iterator[None]:
+def _watched(named: Sequence[tuple[str, LinearLayer]], calls: Calls) -> Iterator[None]:
     """Write down in `calls` what the layers do."""
 
-    def watch(name: str, layer: Layer) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
+    def watch(name: str, layer: LinearLayer) -> Callable[[nn.Module, tuple[Tensor, ...], Tensor], Tensor]:
         def hook(module: nn.Module, args: tuple[Tensor, ...], output: Tensor) -> Tensor:
             calls.append((name, layer, args[0], output))
             return output.clone()  # an activation may work in place

@@ -68,8 +68,8 @@ class Sampler(Chains, MinibatchSettings, Learner):
     def __post_init__(self) -> None:
         name = type(self).__name__
         check_choices(self)
-        check_positive(self, "chains", "rate", "epochs", "thin", "batch_size", "cycles", "temperature")
-        check_positive(self, "prior_variance", "noise")
+        check_positive(self, "chains", "epochs", "thin", "batch_size", "cycles")
+        check_positive(self, "rate", "temperature", "prior_variance", "noise")
         if self.schedule == "cyclical" and self.epochs % self.cycles:
             raise CosetError(f"{name}: {self.epochs} epochs are not {self.cycles} equal cycles: give a multiple.")
         if self.burn_in < 0 or self.burn_in + self.thin > self.cycle:

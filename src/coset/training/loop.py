@@ -178,7 +178,7 @@ class Loop:
                 raise _diverged(self.split, self.name(index), epoch, loss)
             replica, copy = (*index, 0)[:2]
             others = {name: values[k] for name, values in more}
-            reports.append(Epoch(replica, epoch, self.epochs, loss, accuracy, seconds, copy, others))
+            reports.append(Epoch(replica, epoch, self.epochs, loss, accuracy, seconds, copy=copy, more=others))
         return reports
 
 

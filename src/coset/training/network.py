@@ -39,7 +39,7 @@ class Reparameterized(TorchFunctionMode):
         """`std` has the standard deviation of a mean by the `id` of its tensor."""
         super().__init__()
         self._std = std
-        self._drawn: dict[int, Tensor] = {}
+        self._weights: dict[int, Tensor] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -60,9 +60,9 @@ class Reparameterized(TorchFunctionMode):
     def _draw(self, x: Any) -> Any:
         if not isinstance(x, Tensor) or id(x) not in self._std:
             return x
-        if id(x) not in self._drawn:
-            self._drawn[id(x)] = x + self._std[id(x)] * torch.randn_like(x)
-        return self._drawn[id(x)]
+        if id(x) not in self._weights:
+            self._weights[id(x)] = x + self._std[id(x)] * torch.randn_like(x)
+        return self._weights[id(x)]
 
 
 Tensors = dict[str, Tensor]
@@ -129,8 +129,8 @@ class Network:
     def local(self, mean: Tensor, std: Tensor, inputs: Tensor) -> Tensor:
         """Outputs (rows, m, ...) of weights N(mean, std^2) that are drawn by the local reparameterisation trick."""
         if len(mean) == 1:
-            return self._drawn(self.unflatten(mean[0]), self.unflatten(std[0]), inputs[0]).unsqueeze(0)
-        return vmap(self._drawn, randomness="different")(self.unflatten(mean), self.unflatten(std), inputs)
+            return self._outputs_of_draw(self.unflatten(mean[0]), self.unflatten(std[0]), inputs[0]).unsqueeze(0)
+        return vmap(self._outputs_of_draw, randomness="different")(self.unflatten(mean), self.unflatten(std), inputs)
 
     def state(self, flat: Tensor) -> Tensors:
         """The whole state of the model with parameters (p,), or population with (n, p); tied names hold one tensor."""
@@ -153,7 +153,7 @@ class Network:
             )
         return outputs
 
-    def _drawn(self, mean: Tensors, std: Tensors, inputs: Tensor) -> Tensor:
+    def _outputs_of_draw(self, mean: Tensors, std: Tensors, inputs: Tensor) -> Tensor:
         with Reparameterized({id(mean[name]): s for name, s in std.items()}):
             return self._outputs(mean, inputs)
 
@@ -322,5 +322,5 @@ class TrainingProblem:
     def orders(self, count: int) -> Tensor:
         """The first `count` examples of a random order for each network, (rows, count)."""
         n = len(self.split)
-        drawn = [torch.randperm(n, generator=g, device=self.device)[:count] for g in self.randomness.generators]
-        return torch.stack(drawn)
+        orders = [torch.randperm(n, generator=g, device=self.device)[:count] for g in self.randomness.generators]
+        return torch.stack(orders)
