@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -16,15 +16,6 @@ from coset.alignment.activation_sites import Site, places, sites, sources, units
 from coset.alignment.objective import moved_scores
 from coset.core import state as states
 from coset.zoo import build, example_input
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread() -> Iterator[None]:
-    """The nets here are tiny: threads cost more than they give."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 class Net(nn.Module):

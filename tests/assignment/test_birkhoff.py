@@ -3,6 +3,7 @@ from itertools import permutations
 
 import pytest
 import torch
+from doubly_stochastic import mixture, randn
 from hypothesis import given, settings, strategies as st
 from torch import Tensor
 
@@ -13,17 +14,6 @@ from coset.core.errors import CosetError
 
 laws = settings(max_examples=40, deadline=None)
 seeds = st.integers(0, 2**31)
-
-
-def randn(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def mixture(n: int, terms: int, seed: int) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    weights = torch.rand(terms, generator=generator, dtype=torch.float64).softmax(0)
-    eye = torch.eye(n, dtype=torch.float64)
-    return sum((w * eye[torch.randperm(n, generator=generator)] for w in weights), torch.zeros_like(eye))
 
 
 @st.composite

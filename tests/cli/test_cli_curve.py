@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from command_results import refuses, report
 from rich.console import Console
 from torch import Tensor
 from typer.testing import Result
@@ -79,21 +80,6 @@ def find(run: Run, *more: object, net: tuple[str, ...] = DIGITS, out: str = "sea
 
 def stopped(*args: object) -> None:
     raise KeyboardInterrupt
-
-
-def report(result: Result) -> dict[str, Any]:
-    assert result.exit_code == 0, result.stderr
-    assert result.stderr == ""
-    record: dict[str, Any] = json.loads(result.stdout)
-    return record
-
-
-def refuses(result: Result, *parts: str) -> None:
-    """One sentence, with these parts, and nothing on stdout."""
-    complaints = [line for line in result.stderr.splitlines() if not line.endswith(" ...")]
-    assert len(complaints) == 1 and complaints[0].startswith("error: "), result.stderr
-    assert all(part in complaints[0] for part in parts), complaints[0]
-    assert result.exit_code == 2 and result.stdout == ""
 
 
 def same(curve: coset.paths.Curve, expected: coset.paths.Curve) -> bool:

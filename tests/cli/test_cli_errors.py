@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from command_results import refuses
 from torch import Tensor
 from typer.testing import Result
 
@@ -15,14 +16,6 @@ from coset.zoo import build
 
 Run = Callable[..., Result]
 NET = "mlp:4-3-2"
-
-
-def refuses(result: Result, *parts: str) -> None:
-    """One sentence, with these parts, and nothing on stdout."""
-    complaints = [line for line in result.stderr.splitlines() if not line.endswith(" ...")]
-    assert len(complaints) == 1 and complaints[0].startswith("error: "), result.stderr
-    assert all(part in complaints[0] for part in parts), complaints[0]
-    assert result.exit_code == 2 and result.stdout == ""
 
 
 def weights(**changed: Tensor) -> dict[str, Tensor]:

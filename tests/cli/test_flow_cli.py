@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from command_results import refuses, report
 from rich.console import Console
 from torch import Tensor
 from typer.testing import Result
@@ -51,21 +52,6 @@ def sample(run: Run, *more: object) -> Result:
 
 def evaluate(run: Run, *more: object) -> Result:
     return run("flow", "evaluate", SAMPLES, "--data", "breast-cancer", *more)
-
-
-def report(result: Result) -> dict[str, Any]:
-    assert result.exit_code == 0, result.stderr
-    assert result.stderr == ""
-    record: dict[str, Any] = json.loads(result.stdout)
-    return record
-
-
-def refuses(result: Result, *parts: str) -> None:
-    """One sentence, with these parts, and nothing on stdout."""
-    complaints = [line for line in result.stderr.splitlines() if not line.endswith(" ...")]
-    assert len(complaints) == 1 and complaints[0].startswith("error: "), result.stderr
-    assert all(part in complaints[0] for part in parts), complaints[0]
-    assert result.exit_code == 2 and result.stdout == ""
 
 
 def population(count: int = 12, seed: int = 0, spec: str = NET) -> coset.Population:

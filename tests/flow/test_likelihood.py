@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
+from manifolds import product
 from torch import Tensor
 
 import coset
@@ -31,17 +31,6 @@ def log_prob(
 
 def draw(x: Tensor, probes: int, noise: Any = "rademacher", generator: torch.Generator | None = None) -> Tensor:
     return Divergence("hutchinson", probes, noise).draw(x, generator)
-
-
-def product(spheres: tuple[int, ...], flat: int) -> Manifold:
-    """S^{d-1} for each d, times R^flat."""
-    units = [f"h{k}" for k in range(len(spheres))]
-    tensors: dict[str, list[str | int]] = {f"w{u}": [u, d] for u, d in zip(units, spheres, strict=True)}
-    if flat:
-        tensors["b"] = [flat]
-    scalings = {f"s{u}": {"units": u, "members": [[f"w{u}", 0, 1.0]]} for u in units}
-    spec = {"groups": dict.fromkeys(units, 1), "tensors": tensors, "scalings": scalings}
-    return coset.manifold(coset.Symmetry.from_json(json.dumps(spec)))
 
 
 def wavy(m: Manifold, seed: int = 0) -> VelocityFunction:

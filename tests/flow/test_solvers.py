@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from itertools import pairwise
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings, strategies as st
+from manifolds import product
 from torch import Tensor, nn
 
 import coset
@@ -25,17 +25,6 @@ def solve(
     start: float = 0.0, stop: float = 1.0, **more: Any,
 ) -> Tensor:  # fmt: skip
     return solve_by(field, x, m, Solver(steps, method, **more), start, stop)
-
-
-def product(spheres: tuple[int, ...], flat: int) -> Manifold:
-    """S^{d-1} for each d, times R^flat."""
-    units = [f"h{k}" for k in range(len(spheres))]
-    tensors: dict[str, list[str | int]] = {f"w{u}": [u, d] for u, d in zip(units, spheres, strict=True)}
-    if flat:
-        tensors["b"] = [flat]
-    scalings = {f"s{u}": {"units": u, "members": [[f"w{u}", 0, 1.0]]} for u in units}
-    spec = {"groups": dict.fromkeys(units, 1), "tensors": tensors, "scalings": scalings}
-    return coset.manifold(coset.Symmetry.from_json(json.dumps(spec)))
 
 
 def to_the_pole(x: Tensor, t: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -82,6 +82,14 @@ class ScaledPart:
             values.mul_((factor**self.power).permute(order).reshape(shape))
 
 
+def _rescale(name: str, members: Sequence[ScaledPart], step: Tensor, logs: dict[str, Tensor]) -> float:
+    """Multiply the members of a scaling by e^step, and add it to its logarithm; the largest step."""
+    for member in members:
+        member.multiply(step.exp())
+    logs[name] = logs[name] + step if name in logs else step
+    return float(step.abs().max())
+
+
 def balance(state: State, sym: Symmetry) -> Element:
     """The factors r that make every exact positive scaling of act(r, state) balanced.
 
@@ -94,11 +102,7 @@ def balance(state: State, sym: Symmetry) -> Element:
     for _ in range(BALANCE_ROUNDS if parts else 0):
         largest = 0.0
         for name, members in parts.items():
-            step = _log_factor(members)
-            for member in members:
-                member.multiply(step.exp())
-            logs[name] = logs[name] + step if name in logs else step
-            largest = max(largest, float(step.abs().max()))
+            largest = max(largest, _rescale(name, members, _log_factor(members), logs))
         if largest < BALANCED:
             break
     return as_element(logs, sym)
@@ -173,11 +177,7 @@ def nearest_factors(a: State, b: State, sym: Symmetry) -> Element:
             ]
             if not pairs:
                 continue
-            step = _best_step(pairs)
-            for member in members:
-                member.multiply(step.exp())
-            logs[name] = logs[name] + step if name in logs else step
-            largest = max(largest, float(step.abs().max()))
+            largest = max(largest, _rescale(name, members, _best_step(pairs), logs))
         if largest < RESCALED:
             break
     return as_element(logs, sym)
