@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 LINES, WIDTH = 12, 120
 
@@ -47,6 +47,14 @@ class Shown:
 
     def _repr_html_(self) -> str:
         return self._shown().html()
+
+
+class ShownSettings(Shown):
+    """A dataclass of more settings than one line has room for: three in each row."""
+
+    def _shown(self) -> Table:
+        cells = [f"{field.name} {getattr(self, field.name)}" for field in fields(self)]  # type: ignore[arg-type]
+        return Table(type(self).__name__, [tuple(cells[k : k + 3]) for k in range(0, len(cells), 3)])
 
 
 def _text(cell: object) -> str:

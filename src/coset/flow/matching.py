@@ -20,7 +20,7 @@ from coset.core.errors import CosetError, StateError
 from coset.core.functional import matmul_precision
 from coset.core.progress import Event, Progress
 from coset.core.resume import RunFolder
-from coset.core.show import Shown, Table
+from coset.core.show import ShownSettings
 from coset.data import Data
 from coset.flow.conditions import Conditions
 from coset.flow.coordinates import (
@@ -97,7 +97,7 @@ class FlowPlan:
 
 
 @dataclass(frozen=True, repr=False)
-class Matching(Shown):
+class Matching(ShownSettings):
     """How a flow is learned: the method of `Flow.fit`.
 
     Args:
@@ -151,10 +151,6 @@ class Matching(Shown):
         for name in ("warm_up", "weight_decay", "noise", "function", "unseen"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise CosetError(f"Matching: {name} must be finite and not negative, not {getattr(self, name)!r}.")
-
-    def _shown(self) -> Table:
-        cells = [f"{name} {value}" for name, value in asdict(self).items()]
-        return Table("Matching", [tuple(cells[k : k + 3]) for k in range(0, len(cells), 3)])
 
     def rates(self, total: int) -> list[float]:
         """The learning rate of each step.

@@ -16,30 +16,42 @@ from coset.alignment.repair import recompute_norms
 from coset.core.errors import CosetError
 from coset.core.functional import resolve
 from coset.core.progress import Event, Progress
+from coset.core.show import Table
+from coset.core.state import StateLike
 from coset.data import Data, as_split
 from coset.plot.barrier import barriers
+from coset.plot.pictured import Pictured
 from coset.solutions import metrics
+from coset.solutions.as_solution import as_solution
 from coset.solutions.dirac import Dirac
 from coset.solutions.evaluate import attack_inputs, one_network
 from coset.solutions.predictive import BATCH, Influence, Prepare, predictive, seed_from
-from coset.solutions.solution import Solution
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from coset.solutions.pgd import PGD
 
-Path = Callable[[float], Solution]
+Path = Callable[[float], StateLike]
 
 
-@dataclass(frozen=True)
-class Barrier:
+@dataclass(frozen=True, repr=False)
+class Barrier(Pictured):
     """Loss and accuracy at the points of a path.
 
-    t: from 0 to 1; loss: -log predictive likelihood per example, in nats; accuracy: None for regression;
-    loss_error: standard errors of the losses from drawing finitely many states, zero at a Dirac; None if
-    unknown since one state was drawn at some point; height_error: that of the height, which is smaller where the
-    same draws move the loss alike at the peak and at the ends.
+    Args:
+        t: From 0 to 1.
+        loss: -log predictive likelihood per example at each t, in nats.
+        accuracy: At each t; None for regression.
+        loss_error: Standard errors of the losses from drawing finitely many states, zero at a Dirac; None if unknown
+            since one state was drawn at some point.
+        height_error: That of the height, which is smaller where the same draws change the loss alike at the peak and
+            at the ends.
+
+    Example:
+        >>> result = coset.barrier(coset.geodesic(a, b), model, digits.test, points=5)
+        >>> result.height == max(result.excess), len(result.loss)
+        (True, 5)
     """
 
     t: tuple[float, ...]
@@ -65,8 +77,24 @@ class Barrier:
         return max(self.excess)
 
     def plot(self) -> Figure:
-        """Loss and accuracy along the path."""
+        """The picture of loss and accuracy along the path."""
         return barriers({"": self})
+
+    def _picture(self) -> Figure:
+        return self.plot()
+
+    def _shown(self) -> Table:
+        error = f" ± {self.height_error:.1g}" if self.height_error else ""
+        highest = max(range(len(self.t)), key=lambda k: self.loss[k])
+        rows: list[tuple[object, ...]] = [
+            ("height", f"{self.height:.6g}{error} nats"),
+            ("loss at the ends", f"{self.loss[0]:.6g}, {self.loss[-1]:.6g}"),
+            ("highest loss", f"{self.loss[highest]:.6g} at t = {self.t[highest]:.3g}"),
+        ]
+        if self.accuracy is not None:
+            rows.append(("accuracy at the ends", f"{self.accuracy[0]:.2%}, {self.accuracy[-1]:.2%}"))
+            rows.append(("least accuracy", f"{min(self.accuracy):.2%}"))
+        return Table(f"Barrier of {len(self.t)} points", rows)
 
     def to_json(self) -> str:
         """All numbers as one JSON object; what is not finite is null, since JSON has no infinity."""
@@ -107,22 +135,47 @@ def barrier(
 
     The targets are classes, and the model returns logits (n, ..., classes); or they are values (n, k), as the model
     returns, and the solutions have noise. Random states are drawn with the same noise at every point, so that the
-    curve is smooth. `repair` is data on which the statistics of norms are recomputed at each state that is
-    evaluated.
+    curve is smooth.
 
-    With an attack, for which every point must be a Dirac, the inputs are those that it finds for that very state,
-    after repair; its random starts are the same at every point.
+    With an attack, for which every point must be a Dirac, the inputs are attacked anew for that very state, after
+    repair; its random starts are the same at every point.
+
+    Args:
+        path: From t in [0, 1] to a solution, a state or a module: a geodesic, a curve, or any function.
+        model: The network, which is not changed.
+        data: Inputs and targets.
+        points: How many values of t, the ends included.
+        samples: States that are drawn at each point; a Dirac needs one evaluation, whatever their number.
+        repair: Data on which the statistics of norms are recomputed at each state that is evaluated.
+        batch_size: Inputs in a call of the model.
+        generator: Of the states that are drawn; of seed 0 when None.
+        device: Where to compute; where the first point lies when None.
+        progress: Told of each point.
+        attack: Measures the loss under it; the data as they are when None.
+
+    Returns:
+        Loss and accuracy at each point, and the height of the barrier.
+
+    Raises:
+        CosetError: If there are fewer than two points, or an attack meets a solution that is no Dirac.
+        StateError: If a point of the path does not fit the model.
+
+    Example:
+        >>> straight, aligned = coset.geodesic(a, b), coset.geodesic(a, sym.act(coset.align(a, b, sym).element, b))
+        >>> heights = [coset.barrier(path, model, digits.test, points=7).height for path in (straight, aligned)]
+        >>> heights[1] < heights[0]
+        True
     """
     if points < 2:
         raise CosetError(f"A barrier needs both ends of the path, so {points} points are too few.")
-    where = resolve(device, path(0.0).mean)
+    where = resolve(device, as_solution(path(0.0)).mean)
     split = as_split(data).to(where)
     seed = seed_from(generator)
     prepare = repairer(repair, batch_size, where)
     ts = tuple(k / (points - 1) for k in range(points))
     losses, accuracies, errors, influences = [], [], [], []
     for done, t in enumerate(ts, 1):
-        point, faced, noise = path(t), split, torch.Generator().manual_seed(seed)
+        point, faced, noise = as_solution(path(t)), split, torch.Generator().manual_seed(seed)
         if attack is not None:
             point = _prepared(one_network(point).to(where), model, prepare)
             faced = attack_inputs(point, attack, model, split, batch_size, noise, where)

@@ -148,7 +148,7 @@ def _fitted(q: Dirac | Gaussian, like: State, where: str) -> Dirac | Gaussian:
 MOST_BENDS = 32  # the coefficients of a polynomial of much higher degree have no digits left
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Connect(Descent):
     """Minimise E_t[mean_i -log p(y_i | x_i, w(t)) + weight_decay / 2 |w(t)|^2] over the inner control points.
 
@@ -156,10 +156,31 @@ class Connect(Descent):
     Between Gaussians w(t) is drawn from the one at t, and its entropy over n, the number of examples, is taken off:
     with weight_decay = 1 / (n v) this is minus the ELBO over n under the prior N(0, v), averaged along the curve.
 
-    curve: a polynomial (bezier) or straight pieces (chain). bends: its inner control points. times: independent, or
-    one in each of as many equal parts of [0, 1] as an epoch has batches, in random order (stratified), which has less
-    variance. attack: the loss is taken at attacked inputs. The other settings are those of `Descent`; the rate is 1e-3
-    for adam and 0.03 for sgd when None. The noise is that of the ends.
+    Args:
+        optimizer: "sgd" or "adam".
+        rate: The largest learning rate; 0.03 for sgd and 1e-3 for adam when None.
+        momentum: Of sgd.
+        epochs: Passes over the data.
+        batch_size: Examples of a step; an epoch leaves out those that do not fill a batch, other ones each time.
+        schedule: Of the rate: to zero ("cosine"), after a warm-up ("onecycle"), or "constant".
+        augment: Shift and mirror images.
+        precision: "bfloat16" runs the model, not the parameters, in 16 bits; "tf32" rounds factors on CUDA.
+        noise: None, as the noise of a curve is that of its ends.
+        compile: Let torch compile the model, which pays in long runs of convolutional networks.
+        curve: A polynomial ("bezier") or straight pieces ("chain").
+        bends: Its inner control points.
+        times: Of the batches: independent ("uniform"), or one in each of as many equal parts of [0, 1] as an epoch has
+            batches, in random order ("stratified"), which has less variance.
+        weight_decay: Of the network at t.
+        attack: The loss is taken at inputs under this attack; at those of the data when None.
+
+    Raises:
+        CosetError: If a setting is out of range.
+
+    Example:
+        >>> curve = coset.find_curve(a, b, model, digits.train, coset.Connect(epochs=2, curve="chain", bends=2))
+        >>> type(curve).__name__, len(curve.points)
+        ('Chain', 4)
     """
 
     RATES: ClassVar[Mapping[str, float]] = {"adam": 1e-3, "sgd": 0.03}
@@ -180,7 +201,12 @@ class Connect(Descent):
             raise CosetError("Connect: the noise of a curve is that of its ends, and cannot be set.")
 
     def initial_noise(self, problem: TrainingProblem) -> tuple[float, bool]:
-        return INITIAL_NOISE, False  # which plays no part
+        """Of a curve it plays no part: the noise is that of the ends.
+
+        Args:
+            problem: What is trained on.
+        """
+        return INITIAL_NOISE, False
 
 
 @dataclass(frozen=True, eq=False)

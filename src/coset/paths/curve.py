@@ -14,7 +14,8 @@ from torch import Tensor
 from coset.core import state as states
 from coset.core.checkpoint import load_state, open_state, save_state
 from coset.core.errors import CosetError, StateError
-from coset.core.state import State, check, owners, tie
+from coset.core.show import Shown, Table
+from coset.core.state import StateLike, check, owners, tie
 from coset.solutions.as_solution import with_order
 from coset.solutions.dirac import Dirac
 from coset.solutions.gaussian import Gaussian
@@ -23,7 +24,7 @@ from coset.solutions.load import CURVE as METADATA, KINDS
 from coset.solutions.solution import Solution
 
 
-class Curve(ABC):
+class Curve(Shown, ABC):
     """t -> sum_k B_k(t) theta_k for control points theta_0 ... theta_n, of which the first and the last are the ends.
 
     The functions B_k sum to one, and sum_k B_k(t) k / n = t, so that control points at equal distances on a line make
@@ -32,12 +33,24 @@ class Curve(ABC):
 
     Statistics of norms mix like weights, which is right at the ends only: recompute them at every point that is
     evaluated, as `barrier(..., repair=data)` does.
+
+    Args:
+        points: Two control points or more, in order: Diracs or Gaussians, states or modules. A curve with a
+            Gaussian has Gaussians only.
+
+    Raises:
+        CosetError: If there are fewer than two, one is neither a Dirac nor a Gaussian, or only some have noise.
+        StateError: If their names or shapes differ.
+
+    Example:
+        >>> curve = coset.Bezier(a, coset.state.lerp(a, b, 0.5), b)
+        >>> isinstance(curve, coset.Curve), curve(0.5)
+        (True, Dirac(4 tensors, 1,210 coordinates))
     """
 
     kind: ClassVar[str]
 
-    def __init__(self, *points: State | Solution) -> None:
-        """Two control points or more, states, Diracs or Gaussians; a curve with a Gaussian has Gaussians only."""
+    def __init__(self, *points: StateLike) -> None:
         if len(points) < 2:
             raise CosetError(f"A {type(self).__name__} needs two ends, so {len(points)} control points are too few.")
         solutions = [with_order(point) for point in points]
@@ -52,9 +65,25 @@ class Curve(ABC):
     @staticmethod
     @abstractmethod
     def basis(t: Tensor, n: int) -> Tensor:
-        """B_0 ... B_n at t (...), as (..., n + 1); without constants that would have to be sent to a device."""
+        """B_0 ... B_n; without constants that would have to be sent to a device.
+
+        Args:
+            t: Any number of times, (...).
+            n: One less than there are control points.
+
+        Returns:
+            The weights of the control points, (..., n + 1).
+        """
 
     def __call__(self, t: float) -> Solution:
+        """The point of the curve at a time.
+
+        Args:
+            t: From 0 to 1; of a `Bezier` any number.
+
+        Returns:
+            A Dirac or a Gaussian.
+        """
         weights = self.basis(torch.tensor(t, dtype=torch.float64), len(self.points) - 1)
         tied = owners(self.points[0].mean)
         mean = tie(_mixed([q.mean for q in self.points], weights), tied)
@@ -67,13 +96,21 @@ class Curve(ABC):
         return Gaussian(mean, std, noise)
 
     def save(self, path: str | Path) -> None:
-        """Write a `.safetensors` file, atomically; `load_curve` reads it."""
+        """Write a file, atomically; `load_curve` reads it.
+
+        Args:
+            path: Its name, which ends with `.safetensors`.
+        """
         packed = [q.pack() for q in self.points]
         tensors = {f"{k}.{name}": x for k, (_, part) in enumerate(packed) for name, x in part.items()}
         description = {"kind": self.kind, "points": [own for own, _ in packed], "owners": owners(tensors)}
         save_state(tensors, path, {METADATA: json.dumps(description)})
 
+    def _shown(self) -> Table:
+        return Table(repr(self), [(f"control point {k}", repr(q)) for k, q in enumerate(self.points)])
+
     def __repr__(self) -> str:
+        """In one line; the table of `_shown` is for notebooks."""
         return f"{type(self).__name__}({len(self.points)} control points, {self.points[0]!r})"
 
 
@@ -128,6 +165,14 @@ class Bezier(Curve):
     """B_k(t) = C(n, k) t^k (1-t)^(n-k), the polynomials of Bernstein; with one control point tatro2020 Eq. 7.
 
     Every B_k lies in [0, 1] on [0, 1], so the curve stays in the convex hull of its control points.
+
+    Args:
+        points: The control points, as of any `Curve`.
+
+    Example:
+        >>> line = coset.Bezier(a, b)
+        >>> coset.state.allclose(line(0.25), coset.state.lerp(a, b, 0.25), atol=1e-6)
+        True
     """
 
     kind: ClassVar[str] = "bezier"
@@ -138,7 +183,16 @@ class Bezier(Curve):
 
 
 class Chain(Curve):
-    """B_k(t) = max(1 - |n t - k|, 0): straight from each control point to the next, in equal times."""
+    """B_k(t) = max(1 - |n t - k|, 0): straight from each control point to the next, in equal times.
+
+    Args:
+        points: The control points, as of any `Curve`.
+
+    Example:
+        >>> corner = coset.Chain(a, model, b)
+        >>> coset.state.allclose(corner(0.5), model)
+        True
+    """
 
     kind: ClassVar[str] = "chain"
 
@@ -156,7 +210,23 @@ CURVES: dict[str, type[Curve]] = {kind.kind: kind for kind in (Bezier, Chain)}
 
 
 def load_curve(path: str | Path, device: str | torch.device = "cpu") -> Curve:
-    """The curve that `Curve.save` or `coset curve` wrote to `path`."""
+    """The curve that `Curve.save` or `coset curve` wrote.
+
+    Args:
+        path: The file.
+        device: Where its tensors are to lie.
+
+    Returns:
+        A `Bezier` or a `Chain`.
+
+    Raises:
+        StateError: If there is no such file, or no curve in it.
+
+    Example:
+        >>> coset.Bezier(a, b).save("curve.safetensors")
+        >>> coset.load_curve("curve.safetensors")
+        Bezier(2 control points, Dirac(4 tensors, 1,210 coordinates))
+    """
     kind, parts = read(path, device)
     try:
         points = [KINDS[own["kind"]].unpack(own, tensors) for own, tensors in parts]

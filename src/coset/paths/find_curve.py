@@ -19,7 +19,7 @@ from coset.core.files import write_json
 from coset.core.functional import resolve
 from coset.core.progress import Progress
 from coset.core.resume import CHECKPOINT, NO_FOLDER, tensor_digest
-from coset.core.state import State
+from coset.core.state import StateLike
 from coset.data import Data, Split, as_split
 from coset.paths.connect import Connect, CurveLearner, ends_of
 from coset.paths.curve import Curve, load_curve, plain
@@ -43,8 +43,8 @@ CURVE, ALIGNED, OBJECTIVES = "curve.safetensors", "aligned.safetensors", "pam.js
 
 
 def find_curve(
-    a: State | Solution,
-    b: State | Solution,
+    a: StateLike,
+    b: StateLike,
     model: nn.Module,
     data: Data,
     method: Connect | None = None,
@@ -60,22 +60,43 @@ def find_curve(
 ) -> Curve:
     """A curve from `a` to an image of `b` along which the loss on `data` is low (tatro2020 Eq. 5).
 
-    align: move `b` by the element of the model's symmetry that matches it with `a`: by activations when True, else by a
-    method of `coset.align`; False leaves it where it is. pam: then let the permutation and the curve be learned in turn
-    (`PAM`). method: how the curve is learned, and its shape. sym: of the model, inferred when None. Of Diracs and
-    Gaussians; the last point of the result is
-    the image of `b`.
+    Args:
+        a: A Dirac or a Gaussian, a state or a module.
+        b: Another of the same kind.
+        model: The network that both are of; its own parameters do not count.
+        data: Training examples.
+        method: How the curve is learned, and its shape.
+        align: Moves `b` by the element of the symmetry that matches it with `a`: by activations when True, else by a
+            method of `coset.align`; False leaves it where it is.
+        pam: Then permutation and curve are learned in turn, by these settings or those of `PAM()` when True.
+        sym: The symmetry of the model, inferred when None.
+        seed: Of all random numbers.
+        device: Where to train; where `a` lies when None.
+        out: A folder for metrics and checkpoints. Called again with the same arguments, this goes on where it was
+            stopped, with the same result.
+        progress: Told of each epoch.
+        checkpoint_seconds: A checkpoint is written after the first epoch that ends so long after the last one.
 
-    `out` is a folder for metrics and checkpoints, one after the first epoch that ends `checkpoint_seconds` after the
-    last one: called again with the same arguments, this goes on where it was stopped, with the same result. Same
-    arguments, same result.
+    Returns:
+        The curve; its last point is the image of `b`.
+
+    Raises:
+        CosetError: If the ends are of two kinds, PAM meets Gaussians, or `out` holds another run.
+        SymmetryError: If the symmetry cannot be inferred: give `sym`, or align=False.
+
+    Example:
+        >>> curve = coset.find_curve(a, b, model, digits.train, coset.Connect(epochs=5))
+        >>> line = coset.geodesic(a, b)
+        >>> low, high = (coset.barrier(path, model, digits.test, points=7).height for path in (curve, line))
+        >>> low < high
+        True
     """
     settings = Connect() if method is None else method
     alternating = PAM() if pam is True else pam or None
     matching: str | AlignMethod = "activations" if align is True else align or "auto"
     _check_options(settings, alternating, matching)
     check_run(1, checkpoint_seconds, seed)
-    first, second = plain(with_order(a)), plain(with_order(b))
+    first, second = plain(with_order(a, "the first solution")), plain(with_order(b, "the second solution"))
     if type(first) is not type(second):
         kinds = f"a {type(first).__name__} and a {type(second).__name__}"
         raise CosetError(f"A curve is learned between two Diracs or two Gaussians, not between {kinds}.")

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from coset.core import state as states
 from coset.core.errors import CosetError
-from coset.core.state import State, check, owners, tie
+from coset.core.show import Shown, Table
+from coset.core.state import StateLike, check, owners, tie
 from coset.solutions.as_solution import as_solution
 from coset.solutions.dirac import Dirac
 from coset.solutions.ensemble import Ensemble
@@ -21,16 +22,27 @@ from coset.solutions.wasserstein import coupled, match
 PURPOSE = "A geodesic"
 
 
-@dataclass(frozen=True, eq=False)
-class Geodesic:
+@dataclass(frozen=True, eq=False, repr=False)
+class Geodesic(Shown):
     """t -> the solution at t: all mass moves straight and at constant speed, by the optimal coupling of the ends.
 
-    Both ends are of one kind; member k of one ensemble goes to member k of the other. `roots` are those of two
-    FullGaussians, over `names`: their optimal coupling is x = R0 z, y = R1 z, so that at t the covariance is
+    `coset.geodesic` makes it. Both ends are of one kind; member k of one ensemble goes to member k of the other. The
+    optimal coupling of two FullGaussians with roots R0 and R1 is x = R0 z, y = R1 z, so that at t the covariance is
     S_t = R_t R_t^T with R_t = (1-t) R0 + t R1. Where S0 is regular that is rossi2023 Eq. 7, with its indices set
     right: S_t = S0^{-1/2} ((1-t) S0 + t (S0^{1/2} S1 S0^{1/2})^{1/2})^2 S0^{-1/2}. For diagonal covariances standard
     deviations interpolate linearly. Two Diracs give the straight line between their states, also beyond its ends.
     The noise interpolates linearly too.
+
+    Args:
+        a: The solution at t = 0.
+        b: The solution at t = 1.
+        names: Tensors that the covariances of two FullGaussians are over.
+        roots: Of these covariances, coupled.
+
+    Example:
+        >>> path = coset.geodesic(a, b)
+        >>> path(0.5)
+        Dirac(4 tensors, 1,210 coordinates)
     """
 
     a: Solution
@@ -39,6 +51,14 @@ class Geodesic:
     roots: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, t: float) -> Solution:
+        """The solution at a time.
+
+        Args:
+            t: From 0 to 1; between Diracs any number.
+
+        Raises:
+            CosetError: If there is no solution at t.
+        """
         if not 0 <= t <= 1 and not isinstance(self.a, Dirac):
             raise CosetError(f"A geodesic between {type(self.a).__name__}s goes from t = 0 to 1, not to {t}.")
         ends = self.a.noise, self.b.noise
@@ -54,14 +74,33 @@ class Geodesic:
             return FullGaussian(mean, root @ root.T, self.names, noise)
         return Dirac(mean, noise)
 
+    def _shown(self) -> Table:
+        return Table("Geodesic", [("t = 0", repr(self.a)), ("t = 1", repr(self.b))])
 
-def geodesic(a: State | Solution, b: State | Solution) -> Geodesic:
+
+def geodesic(a: StateLike, b: StateLike) -> Geodesic:
     """The Wasserstein geodesic from `a` at t = 0 to `b` at t = 1.
 
-    Between Diracs (or states) and Gaussians of any kind, with whole covariances unless both are diagonal, and between
-    ensembles of one size, or an ensemble and a Dirac.
+    Between Diracs and Gaussians of any kind, with whole covariances unless both are diagonal, and between ensembles of
+    one size, or an ensemble and a Dirac.
+
+    Args:
+        a: A solution, a state or a module.
+        b: Another of the same layout.
+
+    Returns:
+        What is called with t and gives a solution.
+
+    Raises:
+        CosetError: If there is no closed form between such solutions, or only one has noise.
+        StateError: If their names or shapes differ.
+
+    Example:
+        >>> path = coset.geodesic(a, b)
+        >>> coset.barrier(path, model, digits.test, points=3).height > 0
+        True
     """
-    first, second = as_solution(a), as_solution(b)
+    first, second = as_solution(a, "the first solution"), as_solution(b, "the second solution")
     check(second.mean, like=first.mean, where="the second solution")
     if (first.noise is None) != (second.noise is None):
         raise CosetError("A geodesic needs the noise of both solutions or of neither, and only one has it.")

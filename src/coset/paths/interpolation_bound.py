@@ -12,14 +12,14 @@ from torch.nn.functional import linear
 
 from coset.core import state as states
 from coset.core.errors import DataError, ModelError
-from coset.core.state import State, check
+from coset.core.show import Shown, Table
+from coset.core.state import StateLike, check
 from coset.data import Data, Split, as_split
 from coset.paths.barrier import barrier
 from coset.paths.geodesic import geodesic
 from coset.solutions.as_solution import with_order
 from coset.solutions.dirac import Dirac
 from coset.solutions.predictive import BATCH
-from coset.solutions.solution import Solution
 from coset.zoo.mlp import MLP
 
 # |p - e_y|^2 = (1 - p_y)^2 + sum_{k != y} p_k^2 <= 2 (1 - p_y)^2: the gradient of the cross-entropy in the logits.
@@ -38,11 +38,19 @@ NON_EXPANSIVE = (
 )
 
 
-@dataclass(frozen=True)
-class InterpolationBound:
+@dataclass(frozen=True, repr=False)
+class InterpolationBound(Shown):
     """The loss on the line between two networks, and what it cannot exceed, both in nats per example.
 
-    t: equally spaced from 0 to 1; bound equals loss at both ends.
+    Args:
+        t: Equally spaced from 0 to 1.
+        bound: What the loss at each t cannot exceed; the loss itself at both ends.
+        loss: At each t.
+
+    Example:
+        >>> result = coset.interpolation_bound(model, a, b, digits.test, points=5)
+        >>> result.mean_loss < result.mean_bound
+        True
     """
 
     t: tuple[float, ...]
@@ -59,11 +67,19 @@ class InterpolationBound:
         """The integral of the loss over t, by the trapezoidal rule."""
         return _integral(self.loss)
 
+    def _shown(self) -> Table:
+        rows = [
+            ("mean over t", self.mean_loss, self.mean_bound),
+            ("highest", max(self.loss), max(self.bound)),
+            ("at the ends", f"{self.loss[0]:.6g}, {self.loss[-1]:.6g}", "the same"),
+        ]
+        return Table(f"InterpolationBound of {len(self.t)} points, nats", [("", "loss", "bound"), *rows])
+
 
 def interpolation_bound(
     model: nn.Module,
-    a: State | Solution,
-    b: State | Solution,
+    a: StateLike,
+    b: StateLike,
     data: Data,
     points: int = 25,
     *,
@@ -87,8 +103,28 @@ def interpolation_bound(
     `align(a, b, sym, Activations("pre", "l2"), model, data)`, makes the bound least at every t; not with Softsign,
     which is several ops to torch.
 
-    The model is a zoo.MLP, or an nn.Sequential of linear layers and non-expansive activation functions; of solutions
-    the means count. Distances are computed in float64.
+    Distances are computed in float64.
+
+    Args:
+        model: A zoo.MLP, or an nn.Sequential of linear layers and non-expansive activation functions.
+        a: A solution, of which the mean counts, a state or a module.
+        b: Another of the same layout.
+        data: Inputs and classes.
+        points: How many values of t, the ends included.
+        batch_size: Inputs in a call of the model.
+
+    Returns:
+        The bound and the loss at each t.
+
+    Raises:
+        ModelError: If the bound does not hold for a layer of the model.
+        DataError: If the targets are values.
+
+    Example:
+        >>> aligned = sym.act(coset.align(a, b, sym, "activations", model, digits.train).element, b)
+        >>> before, after = (coset.interpolation_bound(model, a, end, digits.test, points=5) for end in (b, aligned))
+        >>> after.mean_bound < before.mean_bound
+        True
     """
     chain = _chain(model)
     like = states.of(model)

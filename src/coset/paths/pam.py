@@ -205,11 +205,26 @@ ROUNDING = 1e-6  # of sums on a device that does not repeat them exactly
 class PAM:
     """Settings of the alternation (tatro2020 E.2 and E.4).
 
-    iterations: of both problems in turn. epochs, rate: of the projected gradient steps over doubly stochastic matrices.
-    terms: of the Birkhoff-von Neumann decomposition of what they find. samples: permutations drawn from it.
-    permutation_reach, curve_reach: nu_P and nu_phi of Eq. 34, which keep an iterate near the one before; the paper does
-    not give them, and large ones leave the objective alone. Rates are halved from one iteration to the next. Frozen
-    parameters are learned too, since permutations move them.
+    Rates are halved from one iteration to the next. Frozen parameters are learned too, since permutations move them.
+    The paper does not give its reaches; large ones leave the objective alone.
+
+    Args:
+        iterations: Of both problems in turn.
+        epochs: Of the projected gradient steps over doubly stochastic matrices.
+        rate: Of these steps.
+        terms: Of the Birkhoff-von Neumann decomposition of the matrices that they end at.
+        samples: Permutations drawn from it.
+        permutation_reach: nu_P of Eq. 34, which keeps a permutation near the one before.
+        curve_reach: nu_phi of Eq. 34, which keeps a curve near the one before.
+
+    Raises:
+        CosetError: If a setting is not positive.
+
+    Example:
+        >>> short = coset.PAM(epochs=1, samples=2)
+        >>> curve = coset.find_curve(a, b, model, digits.train, coset.Connect(epochs=1), align=False, pam=short)
+        >>> len(curve.points)
+        3
     """
 
     iterations: int = 1

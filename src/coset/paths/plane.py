@@ -15,15 +15,16 @@ from coset.core import state as states
 from coset.core.errors import CosetError, ModelError
 from coset.core.functional import evaluating, resolve
 from coset.core.progress import Event, Progress
-from coset.core.state import State, check, is_coordinate
+from coset.core.show import Table
+from coset.core.state import State, StateLike, check, is_coordinate
 from coset.data import Data, as_split
 from coset.paths.barrier import Path, repairer
+from coset.plot.pictured import Pictured
 from coset.plot.plane import What, contours
 from coset.solutions.as_solution import with_order
 from coset.solutions.likelihood import Classification, likelihood_of
 from coset.solutions.model_outputs import model_outputs, states_at_once
 from coset.solutions.predictive import BATCH
-from coset.solutions.solution import Solution
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,13 +36,24 @@ TRACK = 25
 COLLINEAR = 1e-5
 
 
-@dataclass(frozen=True)
-class Plane:
+@dataclass(frozen=True, repr=False)
+class Plane(Pictured):
     """Log-likelihood and log-prior on a grid, log_likelihood[i][j] at (x[j], y[i]), summed over so many examples.
 
-    x, y: coordinates along orthonormal axes, so distances are those of the parameters; points: the coordinates of the
-    three networks, the first at (0, 0) and the second at (distance, 0); log_prior: None if no prior was given;
-    accuracy: the share of targets that were hit, None for regression; track: the coordinates of the points of a path.
+    Args:
+        x: Coordinates along the first of two orthonormal axes, so that distances are those of the parameters.
+        y: Coordinates along the second.
+        points: Coordinates of the three networks, the first at (0, 0) and the second at (distance, 0).
+        log_likelihood: In nats, a row for each y.
+        log_prior: The same; None without a prior.
+        examples: How many the log-likelihood is summed over.
+        accuracy: The share of right classes at each place; None for regression.
+        track: Coordinates of the points of a path.
+
+    Example:
+        >>> result = coset.plane(a, b, sym.act(coset.align(a, b, sym).element, b), model, digits.test, points=3)
+        >>> result.points[0], len(result.loss)
+        ((0.0, 0.0), 3)
     """
 
     x: tuple[float, ...]
@@ -69,10 +81,29 @@ class Plane:
     def plot(self, labels: Sequence[str] = ("a", "b", "c"), what: What = "posterior") -> Figure:
         """Contours with the three points and the track.
 
-        what
-            "posterior": the log-likelihood, and also prior and posterior if there is a prior; "loss" or "accuracy"
+        Args:
+            labels: Of the three networks.
+            what: "posterior": the log-likelihood, and also prior and posterior if there is a prior; "loss"; or
+                "accuracy".
         """
         return contours(self, labels, what=what)
+
+    def _picture(self) -> Figure:
+        return self.plot()
+
+    def _shown(self) -> Table:
+        losses = [value for row in self.loss for value in row]
+        rows: list[tuple[object, ...]] = [
+            ("networks at", "  ".join(f"({x:.4g}, {y:.4g})" for x, y in self.points)),
+            ("x", f"{self.x[0]:.4g} to {self.x[-1]:.4g}"),
+            ("y", f"{self.y[0]:.4g} to {self.y[-1]:.4g}"),
+            ("loss", f"{min(losses):.6g} to {max(losses):.6g} nats"),
+        ]
+        if self.accuracy is not None:
+            shares = [value for row in self.accuracy for value in row]
+            rows.append(("accuracy", f"{min(shares):.2%} to {max(shares):.2%}"))
+        rows.append(("prior", "none" if self.log_prior is None else "yes"))
+        return Table(f"Plane of {len(self.x)} x {len(self.y)} places, {self.examples:,} examples", rows)
 
     def to_json(self) -> str:
         """All numbers as one JSON object; what is not finite is null, since JSON has no infinity."""
@@ -96,9 +127,9 @@ class Plane:
 
 
 def plane(
-    a: State | Solution,
-    b: State | Solution,
-    c: State | Solution,
+    a: StateLike,
+    b: StateLike,
+    c: StateLike,
     model: nn.Module,
     data: Data,
     points: int = 25,
@@ -116,11 +147,37 @@ def plane(
     The same grid has the loss, and the accuracy for classes (tatro2020 Fig. 3, 5, 7).
 
     The axes are those of Gram and Schmidt for b - a and c - a, with the parameters of the model as coordinates; other
-    tensors, as the statistics of norms, follow. The grid has points x points places; it is wider than the triangle by
-    `margin` times its longer side, on each side. Values as targets have the noise of `a` everywhere, so that all
-    places are judged alike. The points of `path` are projected on the axes, which is exact for a quadratic Bezier curve
-    on the plane of its ends and its control point; the grid is wide enough to hold them. `repair` is data on which the
-    statistics of norms are recomputed at each place.
+    tensors, as the statistics of norms, follow. Values as targets have the noise of `a` everywhere, so that all places
+    are judged alike.
+
+    Args:
+        a: The first network: a solution, of which the mean counts, a state or a module.
+        b: The second.
+        c: The third, which must not lie on one line with the others.
+        model: The network, which is not changed.
+        data: Inputs and targets.
+        points: The grid has points x points places.
+        margin: The grid is wider than the triangle by so much of its longer side, on each side.
+        prior_variance: Of a normal prior; no log-prior when None.
+        path: Its points are projected on the axes, which is exact for a quadratic Bezier curve on the plane of its ends
+            and its control point. The grid is wide enough for them.
+        repair: Data on which the statistics of norms are recomputed at each place.
+        batch_size: Inputs in a call of the model.
+        device: Where to compute; where `a` lies when None.
+        progress: Told of the places that are done.
+
+    Returns:
+        The values on the grid.
+
+    Raises:
+        CosetError: If the three lie on one line, or a number is out of range.
+        ModelError: If the model returns NaN.
+
+    Example:
+        >>> aligned = sym.act(coset.align(a, b, sym).element, b)
+        >>> result = coset.plane(a, b, aligned, model, digits.test, points=3, path=coset.geodesic(a, aligned))
+        >>> len(result.x), len(result.track)
+        (3, 25)
     """
     _check_options(points, margin, prior_variance)
     first, second, third = (with_order(q) for q in (a, b, c))

@@ -52,7 +52,7 @@ def page(title: str, rows: Sequence[Mapping[str, str]], figures: Sequence[Figure
     if rows:
         parts.append(f'<div class="wide">{_table(rows)}</div>')
     parts += [f"<p>{html.escape(note)}</p>" for note in notes]
-    parts += [f'<figure><img alt="{html.escape(title)}" src="{_picture(figure)}"></figure>' for figure in figures]
+    parts += [f'<figure><img alt="{html.escape(title)}" src="{svg_address(figure)}"></figure>' for figure in figures]
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -75,8 +75,8 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
     return f"<table>\n<thead>{line('th', columns)}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
 
 
-def _picture(figure: Figure) -> str:
-    """An SVG apart from the page, since the names in two inline ones would clash."""
+def svg_address(figure: Figure) -> str:
+    """The figure as a `data:` address: an SVG apart from its page, since the names in two inline ones would clash."""
     file = io.BytesIO()
     figure.savefig(file, format="svg", metadata={"Date": None})
     return f"data:image/svg+xml;base64,{base64.b64encode(file.getvalue()).decode()}"

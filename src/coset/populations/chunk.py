@@ -14,6 +14,7 @@ from coset.core import state as states
 from coset.core.checks import check_choices, check_positive
 from coset.core.errors import CosetError, ModelError
 from coset.core.functional import functional_call, matmul_precision, refuse_shared_modules
+from coset.core.show import ShownSettings
 from coset.core.state import State, members
 from coset.data import Split
 from coset.populations.population_outputs import outputs_of_all
@@ -24,18 +25,32 @@ from coset.training.network import Tensors
 from coset.training.optimizers import SCHEDULES, SGD, Adam, Optimizer
 
 
-@dataclass(frozen=True)
-class Collect:
+@dataclass(frozen=True, repr=False)
+class Collect(ShownSettings):
     """Each network minimises mean_i -log p(y_i | x_i, w) + weight_decay / 2 ||w||^2.
 
-    rate: the largest learning rate, when None 0.1 for sgd and 2e-3 for adam. momentum: of sgd.
-    batch_size: an epoch leaves out the examples that do not fill a batch, other ones each time.
-    schedule: of the learning rate, to zero (cosine), after a warm-up (onecycle), or constant.
-    precision: bfloat16 runs the model, not the parameters, in 16 bits; tf32 rounds the factors of matrix products on
-    CUDA. compile: let torch compile the model, which pays in long runs of convolutional networks on CUDA.
-    noise: standard deviation of the targets of a regression; 1 is half the squared error and a constant.
-    chunk: networks that are trained together, on the same minibatches.
-    every, skip: 0 keeps the networks at the end; k > 0 keeps every k-th iteration of every run after `skip` epochs.
+    Args:
+        optimizer: "sgd" or "adam".
+        rate: The largest learning rate; 0.1 for sgd and 2e-3 for adam when None.
+        momentum: Of sgd.
+        weight_decay: Of all parameters.
+        epochs: Passes over the data.
+        batch_size: Examples of a step; an epoch leaves out those that do not fill a batch, other ones each time.
+        schedule: Of the rate: to zero ("cosine"), after a warm-up ("onecycle"), or "constant".
+        precision: "bfloat16" runs the model, not the parameters, in 16 bits; "tf32" rounds factors on CUDA.
+        compile: Let torch compile the model, which pays in long runs of convolutional networks on CUDA.
+        noise: Standard deviation of the targets of a regression; 1 is half the squared error and a constant.
+        chunk: Networks that are trained together, on the same minibatches.
+        every: 0 is for the networks at the end; k > 0 for every k-th iteration of every run.
+        skip: Epochs at the start, the iterations of which do not count for `every`.
+
+    Raises:
+        CosetError: If a setting is out of range.
+
+    Example:
+        >>> population = coset.collect(model, digits.train, 2, coset.Collect(epochs=1, every=5))
+        >>> population.labels["iteration"].tolist()
+        [5.0, 10.0, 5.0, 10.0]
     """
 
     RATES: ClassVar[dict[str, float]] = {"adam": 2e-3, "sgd": 0.1}
@@ -70,16 +85,29 @@ class Collect:
             raise CosetError("Collect: skip is for iterations that are kept: give every, too.")
 
     def rates(self, total: int) -> list[float]:
-        """The rate of each of `total` steps."""
+        """The rate of each step.
+
+        Args:
+            total: How many steps there are.
+        """
         largest = self.RATES[self.optimizer] if self.rate is None else self.rate
         return [largest * SCHEDULES[self.schedule](step / total) for step in range(total)]
 
     def optimize(self, parameters: list[Tensor]) -> Optimizer:
-        """The optimizer of these parameters."""
+        """What moves parameters.
+
+        Args:
+            parameters: Of all networks, in place.
+        """
         return Adam(parameters) if self.optimizer == "adam" else SGD(parameters, self.momentum)
 
     def keeps(self, iteration: int, steps: int) -> bool:
-        """Whether the networks after so many iterations, from 1, are kept; an epoch has `steps` of them."""
+        """Whether the networks after an iteration belong to the population.
+
+        Args:
+            iteration: Its number, from 1.
+            steps: Iterations of an epoch.
+        """
         past = iteration - self.skip * steps
         return past > 0 and past % self.every == 0 if self.every else iteration == self.epochs * steps
 

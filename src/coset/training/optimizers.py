@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coset.core.checks import check_choices, check_positive
 from coset.core.errors import CosetError
+from coset.core.show import ShownSettings
 from coset.training.network import TrainingProblem
 
 WARM = 0.3  # of a one-cycle run, which starts at 1/25 as torch's does
@@ -158,7 +159,7 @@ def _is_matrix(shape: torch.Size) -> bool:
     return len(shape) == 2 and min(shape) >= SMALLEST
 
 
-class MinibatchSettings(ABC):
+class MinibatchSettings(ShownSettings, ABC):
     """Settings of what goes through minibatches. Its objective is per training example, so rates carry over.
 
     batch_size: an epoch leaves out the examples that do not fill a batch, other ones each time. augment: shift and
@@ -189,7 +190,7 @@ class MinibatchSettings(ABC):
 INITIAL_NOISE = 0.5  # where a learned noise starts, for targets of unit variance
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Descent(MinibatchSettings):
     """Settings of what follows a gradient.
 
