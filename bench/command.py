@@ -15,8 +15,8 @@ from typer.core import TyperCommand, TyperGroup
 
 import bench
 from coset.cli import console
+from coset.cli.console import open_display
 from coset.cli.options import JsonOption, SeedOption
-from coset.cli.progress import open_display
 from coset.core.errors import CosetError
 
 HELP = "Measure how fast coset is and how well it does, beside other tools; without a name, list the benchmarks."

@@ -9,6 +9,7 @@ room is a pair of files of two rooms of which one calls the other. Rooms are the
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
@@ -17,6 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+NET = """from torch import nn
+
+
+def make():
+    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
+"""
 
 
 @dataclass
@@ -82,13 +90,12 @@ def walks(package: Path) -> dict[str, Walk]:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     inputs, targets = torch.randn(256, 8), torch.randint(3, (256,))
-    net, other = (
-        torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 3)) for _ in range(2)
-    )
+    scope: dict[str, Any] = {}
+    exec(NET, scope)
+    net, other = (scope["make"]() for _ in range(2))
     sym = coset.symmetry(net, (inputs[:2],))
     population = coset.collect(net, (inputs, targets), 16, coset.Collect(epochs=1))
     ends = [dict(model.state_dict()) for model in (net, other)]
-    zoo = [dict(coset.zoo.build("mlp:8-16-3").state_dict()) for _ in range(2)]
 
     def flow() -> None:
         coset.Flow(sym).fit(population, coset.Matching(epochs=1))
@@ -97,18 +104,18 @@ def walks(package: Path) -> dict[str, Walk]:
         names = [str(Path(folder) / name) for name in ("a.safetensors", "b.safetensors")]
         from safetensors.torch import save_file
 
-        for name, state in zip(names, zoo, strict=True):
+        for name, state in zip(names, ends, strict=True):
             save_file(state, name)
+        (Path(folder) / "walked_net.py").write_text(NET)
 
         def command() -> None:
             from coset.cli import main
 
-            argv, sys.argv = (
-                sys.argv,
-                ["coset", "align", *names, "--model", "mlp:8-16-3", "-o", f"{folder}/aligned.safetensors"],
-            )
+            words = ["--model", "walked_net:make", "--input", "2x8", "-o", f"{folder}/aligned.safetensors"]
+            argv, sys.argv = sys.argv, ["coset", "align", *names, *words]
             try:
-                main()
+                with contextlib.chdir(folder):
+                    main()
             except SystemExit as end:
                 assert end.code in (None, 0), f"coset align ended with {end.code}"
             finally:

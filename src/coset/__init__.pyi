@@ -26,7 +26,7 @@ from coset.alignment.align import (
     align as align,
     align_many as align_many,
 )
-from coset.alignment.driver import Match as Match
+from coset.alignment.coordinate_ascent import Match as Match
 from coset.alignment.many import ManyMatch as ManyMatch
 from coset.alignment.merge import merge as merge
 from coset.alignment.method import (

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import coset
 from coset import CosetError, Dirac, Element, Sinkhorn, Symmetry
-from coset.alignment.driver import maximise
+from coset.alignment.coordinate_ascent import maximise
 from coset.alignment.objective import InnerProduct, Objective
 from coset.core import state as states
 from coset.data import Split, load

@@ -17,10 +17,10 @@ from typer.testing import Result
 
 import coset
 from coset import Epoch, data, zoo
-from coset.cli import progress
+from coset.cli import console
 from coset.cli.commands.curve import SearchListener
 from coset.cli.curve_search import CurveSearch
-from coset.cli.model_spec import ModelSpec
+from coset.cli.model import ModelSpec
 from coset.core import state as states
 from coset.core.checkpoint import load_state, save_state
 from coset.data import DataSet, Split
@@ -391,10 +391,10 @@ def test_parts_of_a_search_follow_one_another() -> None:
 def test_a_bar_counts_the_epochs_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(
-        "coset.cli.progress.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
+        "coset.cli.console.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
     )
     search = CurveSearch(coset.Connect(epochs=5), coset.PAM(epochs=3), None)
-    with progress.open_display() as display:
+    with console.open_display() as display:
         SearchListener(display, search)(coset.Event(3, 5, "epoch", epoch=Epoch(2, 3, 5, 0.5, None, 0.1)))
     assert "epoch 6 of 8, resumed" in screen.getvalue()
     assert "curve 1: epoch 3 of 5, loss 0.5000" in screen.getvalue()
@@ -404,7 +404,7 @@ def test_a_bar_counts_the_epochs_of_all_parts(monkeypatch: pytest.MonkeyPatch) -
 def test_lines_come_now_and_then(
     run: Run, folder: Path, pair: list[coset.Dirac], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    monkeypatch.setattr(console, "PAUSE", 0.0)
     lines = find(run, "--no-align", "--epochs", 2, "--points", 2).stderr.splitlines()
     assert lines[1] == "learning ..."
     assert [line.partition(",")[0] for line in lines[2:4]] == ["curve: epoch 1 of 2", "curve: epoch 2 of 2"]

@@ -19,7 +19,7 @@ from typer.testing import Result
 
 import coset
 from coset import Epoch, data, zoo
-from coset.cli import methods, progress
+from coset.cli import console, methods
 from coset.core import state as states
 from coset.data import DataSet, Split
 from coset.data.dataset import Standardization
@@ -210,15 +210,15 @@ def test_a_bar_counts_the_epochs_of_all_networks(monkeypatch: pytest.MonkeyPatch
 
     screen = io.StringIO()
     monkeypatch.setattr(
-        "coset.cli.progress.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
+        "coset.cli.console.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
     )
     method = coset.MAP(epochs=4)
     done = tmp_path / "replica-0"
     done.mkdir()
     (done / "solution.safetensors").touch()
     before = _epochs_before(method, [done, tmp_path / "replica-1"])
-    with progress.open_display() as display:
-        training = progress.ReplicasListener(display, method.epochs, 2, before)
+    with console.open_display() as display:
+        training = console.ReplicasListener(display, method.epochs, 2, before)
         training(coset.Event(3, 4, "epoch", epoch=Epoch(1, 3, 4, 0.5, None, 0.1)))
     assert "epoch 3 of 4, resumed" in screen.getvalue()
     assert "replica 1: epoch 3 of 4, loss 0.5000" in screen.getvalue()
@@ -226,7 +226,7 @@ def test_a_bar_counts_the_epochs_of_all_networks(monkeypatch: pytest.MonkeyPatch
 
 
 def test_lines_come_now_and_then(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "PAUSE", 0.0)
+    monkeypatch.setattr(console, "PAUSE", 0.0)
     lines = fit(run, "map", "--set", "epochs=2").stderr.splitlines()
     assert [line.partition(",")[0] for line in lines[2:4]] == ["replica 0: epoch 1 of 2", "replica 0: epoch 2 of 2"]
 

@@ -19,7 +19,7 @@ from typer.testing import Result
 import coset
 from coset import Architecture, data, zoo
 from coset.cli.commands.flow.sample import read_conditions
-from coset.cli.progress import Display, PartsListener, open_display
+from coset.cli.console import Display, PartsListener, open_display
 from coset.core import state as states
 from coset.core.checkpoint import save_state
 from coset.core.resume import Stage
@@ -258,7 +258,7 @@ def test_steps_of_long_epochs_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     watch = PartsListener(Recorder(), 2, 3)
     watch(coset.Event(2, 24, "step"))
     watch(coset.Event(3, 24, "step"))  # too soon to be seen
-    monkeypatch.setattr("coset.cli.progress.MOMENT", 0.0)
+    monkeypatch.setattr("coset.cli.console.MOMENT", 0.0)
     watch(coset.Event(3, 24, "step"))
     watch(coset.Event(1, 3, "epoch", epoch=coset.Epoch(0, 1, 3, 0.5, None, 1.0)))
     watch(coset.Event(18, 24, "step"))
@@ -387,7 +387,7 @@ def test_a_model_of_my_own(run: Run, folder: Path) -> None:
 def test_a_bar_counts_the_epochs_of_all_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = io.StringIO()
     monkeypatch.setattr(
-        "coset.cli.progress.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
+        "coset.cli.console.Console", lambda **kwargs: Console(file=screen, force_terminal=True, width=100, **kwargs)
     )
     with open_display() as display:
         PartsListener(display, 2, 4)(coset.Event(3, 4, "epoch", epoch=coset.Epoch(1, 3, 4, 0.5, None, 0.1)))

@@ -10,9 +10,9 @@ import typer
 from rich.console import Console
 
 import coset_papers
-from coset.cli import console, outputs
+from coset.cli import console
+from coset.cli.console import open_display
 from coset.cli.options import DeviceOption, JsonOption, SeedOption
-from coset.cli.progress import open_display
 from coset.core.errors import CosetError
 
 VERDICTS = {True: "holds", False: "DOES NOT HOLD", None: "not comparable"}
@@ -38,7 +38,9 @@ def reproduce(
     elif name is None or list_all:
         _list(as_json=json)
     else:
-        with open_display(quiet=json) as display, outputs.writing("--out", out):
+        from coset.cli import files
+
+        with open_display(quiet=json) as display, files.writing("--out", out):
             record = coset_papers.reproduce(name, coset_papers.Settings(scale, device, seed, out, display.stage))
         if json:
             typer.echo(json_format.dumps(record, indent=1, allow_nan=False))
@@ -65,7 +67,9 @@ def _list(as_json: bool) -> None:
 def _redraw(record: Path, name: str | None, as_json: bool) -> None:
     if name is not None:
         raise CosetError("--redraw takes no name: the record knows its figure.")
-    with outputs.writing("--redraw", record):
+    from coset.cli import files
+
+    with files.writing("--redraw", record):
         picture = coset_papers.redraw(record)
     typer.echo(json_format.dumps({"picture": str(picture)}) if as_json else f"wrote {picture}")
 

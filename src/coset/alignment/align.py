@@ -10,7 +10,7 @@ from typing import Protocol, overload, runtime_checkable
 import torch
 from torch import nn
 
-from coset.alignment.driver import Match
+from coset.alignment.coordinate_ascent import Match
 from coset.alignment.many import ManyMatch, joint, star
 from coset.alignment.method import AlignmentTask, AlignMethod, Cost, mean_of
 from coset.alignment.methods import METHODS

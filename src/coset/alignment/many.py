@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coset.alignment.driver import Match, maximise, moving_groups
+from coset.alignment.coordinate_ascent import Match, maximise, moving_groups
 from coset.alignment.method import AlignmentTask, AlignMethod, Cost
 from coset.alignment.precision import wide
 from coset.core.errors import CosetError

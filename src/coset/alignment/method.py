@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from coset.alignment.driver import Match, maximise
+from coset.alignment.coordinate_ascent import Match, maximise
 from coset.alignment.objective import InnerProduct, Objective
 from coset.alignment.precision import as_in
 from coset.core.checkpoint import LazyState

@@ -5,6 +5,7 @@ Nothing here imports torch, so that help is quick.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 
@@ -24,13 +25,16 @@ METHODS = {
     "sinkhorn": NamedMethod("sinkhorn:Sinkhorn", needs="data"),
 }
 
-
-def needs_data(method: str) -> bool:
-    """Whether a method of this name runs the model on data."""
-    return method in METHODS and METHODS[method].needs == "data"
+NEED_DATA = frozenset(name for name, method in METHODS.items() if method.needs == "data")
+"""Those that run the model."""
 
 
-def choices(*, gaussians: bool = False) -> str:
-    """The names in words, for help: those that align two states, or also those that compare two Gaussians."""
-    *names, last = [name for name, method in METHODS.items() if gaussians or method.needs != "Gaussians"]
-    return f"{', '.join(names)} or {last}"
+def _in_words(names: Iterable[str]) -> str:
+    *first, last = names
+    return f"{', '.join(first)} or {last}"
+
+
+OF_GAUSSIANS = _in_words(METHODS)
+"""For help: those that align two Gaussians, which are all."""
+OF_STATES = _in_words(name for name, method in METHODS.items() if method.needs != "Gaussians")
+"""For help: those that align two states."""

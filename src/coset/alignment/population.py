@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.alignment.blocks import Node, PlainNode, nodes_of
-from coset.alignment.driver import LARGEST_SWEEPS, ROUNDING, maximise
+from coset.alignment.coordinate_ascent import LARGEST_SWEEPS, ROUNDING, Node, PlainNode, maximise, nodes_of
 from coset.alignment.objective import InnerProduct, Objective
 from coset.assignment import solve_many
 from coset.core import state as states

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.alignment.driver import Match
+from coset.alignment.coordinate_ascent import Match
 from coset.alignment.method import AlignmentTask, AlignMethod
 from coset.alignment.objective import InnerProduct, Objective
 from coset.alignment.precision import wide

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.alignment import relaxed
-from coset.alignment.driver import Match, maximise
+from coset.alignment.coordinate_ascent import Match, maximise
 from coset.alignment.method import AlignmentTask, AlignMethod
 from coset.alignment.objective import InnerProduct, Objective
 from coset.assignment.sinkhorn import sinkhorn

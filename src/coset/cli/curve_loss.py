@@ -7,8 +7,8 @@ import math
 from typing import Any
 
 from coset.alignment.repair import running_norms
+from coset.cli.console import Display
 from coset.cli.experiment import Experiment
-from coset.cli.progress import Display
 from coset.paths.barrier import Barrier, barrier
 from coset.paths.curve import Curve
 from coset.paths.geodesic import geodesic

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from coset import data
-from coset.cli.model_spec import ModelSpec
+from coset.cli.model import ModelSpec
 from coset.core import state as states
 from coset.core.errors import ModelError
 from coset.core.functional import evaluating

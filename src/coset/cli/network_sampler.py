@@ -8,10 +8,10 @@ from pathlib import Path
 
 import torch
 
+from coset.cli.console import Display
 from coset.cli.experiment import Experiment
-from coset.cli.model_spec import ModelSpec
+from coset.cli.model import ModelSpec
 from coset.cli.population_files import infer_symmetry, noise_of
-from coset.cli.progress import Display
 from coset.core import state as states
 from coset.core.progress import Progress
 from coset.flow.flow import BATCH, Flow

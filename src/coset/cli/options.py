@@ -7,17 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-
-def refuse_curves(paths: Any) -> Any:
-    """Of an option or argument that names networks: one path, several, or none."""
-    if paths:
-        from coset.solutions.load import refuse_other
-
-        for path in [paths] if isinstance(paths, Path) else paths:
-            refuse_other(path)
-    return paths
-
-
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object to stdout, and nothing else.")]
 SeedOption = Annotated[
     int,
@@ -42,9 +31,7 @@ SplitOption = Annotated[
 ]
 CheckpointArgument = Annotated[
     Path,
-    typer.Argument(
-        help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors.", callback=refuse_curves
-    ),
+    typer.Argument(help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors."),
 ]
 SolutionArgument = Annotated[Path, typer.Argument(help="A solution that `coset fit` wrote, or any checkpoint.")]
 CheckpointSecondsOption = Annotated[

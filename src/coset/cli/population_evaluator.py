@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from coset._version import __version__
+from coset.cli.console import Display
 from coset.cli.experiment import Experiment
 from coset.cli.json_records import from_record, to_record
-from coset.cli.progress import Display
 from coset.core.errors import CosetError
 from coset.core.progress import Event, Progress
 from coset.core.resume import Stage, digest, tensor_digest

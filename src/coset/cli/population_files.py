@@ -11,13 +11,12 @@ import torch
 from torch import nn
 
 from coset import zoo
-from coset.cli.model_spec import ModelSpec
+from coset.cli.model import ModelSpec
 from coset.core import state as states
-from coset.core.checkpoint import open_state
+from coset.core.checkpoint import FLOW, POPULATION, open_state
 from coset.core.errors import CosetError, StateError
 from coset.flow.flow import Flow
 from coset.populations.population import Population
-from coset.solutions.load import FLOW, POPULATION
 from coset.symmetries.infer import symmetry
 from coset.symmetries.symmetry import Symmetry
 

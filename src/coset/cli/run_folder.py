@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from coset.cli import console, outputs
-from coset.cli.progress import Display, open_display
+from coset.cli import console, files
+from coset.cli.console import Display, open_display
 from coset.core.errors import CosetError
 
 
@@ -17,7 +17,7 @@ def resumable(option: str, folder: Path | None, quiet: bool) -> Iterator[Display
     with ExitStack() as stack:
         if folder is not None:
             stack.enter_context(clean_up(folder))
-            stack.enter_context(outputs.writing(option, folder))
+            stack.enter_context(files.writing(option, folder))
         display = stack.enter_context(open_display(quiet))
         try:
             yield display

@@ -42,6 +42,14 @@ DTYPES = {
     "C64": torch.complex64,
 }
 
+# Under these names files say that they hold something else than a solution.
+CURVE, POPULATION, FLOW = "coset.curve", "coset.population", "coset.flow"
+OTHERS = {
+    CURVE: "a curve and not one network: measure it with `coset barrier {path}`, or take a point of coset.load_curve.",
+    POPULATION: "a population and not one network: open it with coset.Population.load.",
+    FLOW: "a flow and not one network: draw some with `coset flow sample {path}`, or open it with coset.Flow.load.",
+}
+
 
 class Shard:
     """One safetensors file: what it holds, read once, and its tensors, read from the file each time.
@@ -387,3 +395,13 @@ def check_finite(source: Mapping[str, Tensor], names: Iterable[str], where: str)
     for name in names:
         if not is_finite(source[name]):
             raise StateError(f"Tensor '{name}' in {where} has NaN or infinite values.")
+
+
+def refuse_other(path: Path) -> None:
+    """Refuse a file of something else where one network is wanted: it would pass for one with strange names."""
+    if path.suffix != ".safetensors" or not path.is_file():
+        return
+    metadata = open_state(path).metadata
+    for key, advice in OTHERS.items():
+        if key in metadata:
+            raise StateError(f"{path} holds {advice.format(path=path)}")

@@ -8,14 +8,13 @@ from pathlib import Path
 
 from torch import Tensor
 
-from coset.core.checkpoint import open_state, write_stream
+from coset.core.checkpoint import FLOW as METADATA, open_state, write_stream
 from coset.core.errors import CosetError, StateError
 from coset.flow.conditions import Conditions
 from coset.flow.coordinates import BaseDistribution, space
 from coset.flow.matching import FlowPlan
 from coset.flow.sampler import FlowSampler
 from coset.flow.velocity_network import Architecture, Standardize, VelocityNetwork
-from coset.solutions.load import FLOW as METADATA
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.graph import Wiring
 

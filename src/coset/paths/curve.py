@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from coset.core import state as states
-from coset.core.checkpoint import load_state, open_state, save_state
+from coset.core.checkpoint import CURVE as METADATA, load_state, open_state, save_state
 from coset.core.errors import CosetError, StateError
 from coset.core.show import Shown, Table
 from coset.core.state import StateLike, check, owners, tie
@@ -20,7 +20,7 @@ from coset.solutions.as_solution import with_order
 from coset.solutions.dirac import Dirac
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.gaussian_forms import as_gaussian
-from coset.solutions.load import CURVE as METADATA, KINDS
+from coset.solutions.load import KINDS
 from coset.solutions.solution import Solution
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset.core.checkpoint import CODES, open_state, write_stream
+from coset.core.checkpoint import CODES, POPULATION as METADATA, open_state, write_stream
 from coset.core.errors import StateError
 from coset.core.show import Shown, Table
 from coset.core.state import (
@@ -28,7 +28,6 @@ from coset.core.state import (
 )
 from coset.solutions.dirac import Dirac
 from coset.solutions.ensemble import Ensemble
-from coset.solutions.load import POPULATION as METADATA
 from coset.solutions.solution import Solution
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from coset.core.checkpoint import load_state, open_state
+from coset.core.checkpoint import load_state, open_state, refuse_other
 from coset.core.errors import StateError
 from coset.core.state import check
 from coset.solutions.dirac import Dirac
@@ -19,15 +19,6 @@ from coset.solutions.symmetrized import Symmetrized
 
 KINDS: dict[str, type[Solution]] = {
     kind.kind: kind for kind in (Dirac, Gaussian, FullGaussian, KroneckerGaussian, Ensemble, Mixture, Symmetrized)
-}
-
-
-# Under these names files say that they hold something else than a solution.
-CURVE, POPULATION, FLOW = "coset.curve", "coset.population", "coset.flow"
-OTHERS = {
-    CURVE: "a curve and not one network: measure it with `coset barrier {path}`, or take a point of coset.load_curve.",
-    POPULATION: "a population and not one network: open it with coset.Population.load.",
-    FLOW: "a flow and not one network: draw some with `coset flow sample {path}`, or open it with coset.Flow.load.",
 }
 
 
@@ -60,13 +51,3 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
         raise StateError(
             f"{path} holds a solution that cannot be read ({error!r}): it was written by another version, or changed."
         ) from error
-
-
-def refuse_other(path: Path) -> None:
-    """Refuse a file of something else where one network is wanted: it would pass for one with strange names."""
-    if path.suffix != ".safetensors" or not path.is_file():
-        return
-    metadata = open_state(path).metadata
-    for key, advice in OTHERS.items():
-        if key in metadata:
-            raise StateError(f"{path} holds {advice.format(path=path)}")

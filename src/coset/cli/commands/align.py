@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coset.alignment.methods import choices, needs_data
+from coset.alignment.methods import NEED_DATA, OF_STATES
 from coset.cli import console
+from coset.cli.console import open_display
 from coset.cli.options import (
     ArgsOption,
     CheckpointArgument,
@@ -22,7 +23,6 @@ from coset.cli.options import (
     SeedOption,
     SymmetryOption,
 )
-from coset.cli.progress import open_display
 from coset.core.errors import CosetError
 from coset.core.names import plural
 
@@ -40,7 +40,7 @@ def align(
         Path, typer.Option("--output", "-o", help="The aligned second: .safetensors, or a folder for shards.")
     ],
     model: ModelOption = "",
-    method: Annotated[str, typer.Option(help=f"{choices()}; those that run the model need --data.")] = "weights",
+    method: Annotated[str, typer.Option(help=f"{OF_STATES}; those that run the model need --data.")] = "weights",
     data: Annotated[str | None, typer.Option(help="A data set, such as mnist, for the methods that run it.")] = None,
     restarts: Annotated[int, typer.Option(help="Starts; all but the first are random.", min=1)] = 1,
     scale: Annotated[bool, typer.Option("--scale", help="Also match the positive factors of ReLU units.")] = False,
@@ -61,28 +61,27 @@ def align(
     import torch
 
     from coset.alignment.align import align as align_states
-    from coset.cli import checkpoints, outputs
-    from coset.cli.model_spec import ModelSpec
-    from coset.cli.symmetric_model import check_named, function_change, symmetric_model
+    from coset.cli import files
+    from coset.cli.model import ModelSpec, check_named, function_change, symmetric_model
     from coset.data import load
 
     spec = ModelSpec(model, args, input or (), symmetry, meta, device)
     check_named(spec)
-    checkpoints.check_output("--output", output, second, [first])
-    element_file = checkpoints.element_file(output)
-    outputs.check("--output", element_file, [".safetensors"], [first, second])
-    if needs_data(method) and data is None:
+    files.check_output_checkpoint("--output", output, second, [first])
+    element_file = files.element_file(output)
+    files.check_output("--output", element_file, [".safetensors"], [first, second])
+    if method in NEED_DATA and data is None:
         raise CosetError(f"--method {method} runs the model on data: name some with --data.")
     with open_display(quiet=json) as display:
-        a, b = (checkpoints.open_checkpoint(path) for path in (first, second))
+        a, b = (files.open_checkpoint(path) for path in (first, second))
         net = symmetric_model(spec, first, display)
         in_parts = method in ("auto", "weights") and not scale  # tensor by tensor, so that large checkpoints fit
         for path, checkpoint in ((first, a), (second, b)):
             display.stage(f"checking {path}")
-            checkpoints.check_fits(checkpoint, net.sym, path, "carried over as they are", values=not in_parts)
+            files.check_fits(checkpoint, net.sym, path, "carried over as they are", values=not in_parts)
         display.stage(f"aligning {second} to {first}")
         a_state, b_state = (
-            checkpoints.model_tensors(x, net.sym) if in_parts else checkpoints.runnable(x, net.sym, net.module, path)
+            files.model_tensors(x, net.sym) if in_parts else files.runnable(x, net.sym, net.module, path)
             for x, path in ((a, first), (b, second))
         )
         match = align_states(
@@ -126,7 +125,7 @@ def _write(
     """Write the aligned checkpoint and its element; |a - b| over all tensors that the model knows, before and after."""
     import torch
 
-    from coset.cli import checkpoints
+    from coset.cli import files
     from coset.symmetries.serialization import save_element
 
     squares = [0.0, 0.0]
@@ -140,8 +139,8 @@ def _write(
                 squares[k] += float((target - x.float()).square().sum(dtype=torch.float64))
         return after
 
-    checkpoints.write(b, output, aligned, {"coset.aligned_to": reference})
-    save_element(checkpoints.element_file(output), sym, element)
+    files.write(b, output, aligned, {"coset.aligned_to": reference})
+    save_element(files.element_file(output), sym, element)
     return math.sqrt(squares[0]), math.sqrt(squares[1])
 
 

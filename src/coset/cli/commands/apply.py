@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coset.cli import console
+from coset.cli.console import open_display
 from coset.cli.options import CheckpointArgument, JsonOption
-from coset.cli.progress import open_display
 from coset.core.names import plural
 
 if TYPE_CHECKING:
@@ -27,23 +27,23 @@ def apply(
 
     Example: coset apply b-aligned.element.safetensors b-later.safetensors -o later-aligned.safetensors
     """
-    from coset.cli import checkpoints
+    from coset.cli import files
     from coset.symmetries.serialization import load_element
 
-    checkpoints.check_output("--output", output, checkpoint, [element])
+    files.check_output_checkpoint("--output", output, checkpoint, [element])
     sym, permutation = load_element(element)
     if inverse:
         permutation = permutation.inverse()
-    source = checkpoints.open_checkpoint(checkpoint)
+    source = files.open_checkpoint(checkpoint)
     with open_display(quiet=json) as display:
         display.stage(f"checking {checkpoint}")
-        checkpoints.check_fits(source, sym, checkpoint, "carried over as they are")
+        files.check_fits(source, sym, checkpoint, "carried over as they are")
 
         def permuted(name: str) -> Tensor:
             return sym.act(permutation, {name: source[name]})[name]
 
         display.stage(f"writing {output}")
-        checkpoints.write(source, output, permuted, {})
+        files.write(source, output, permuted, {})
     if json:
         console.print_json({"output": str(output), "tensors": len(source), "groups": len(sym.groups)})
     else:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coset.alignment.methods import choices
+from coset.alignment.methods import OF_STATES
 from coset.cli import console
+from coset.cli.console import Display, open_display
 from coset.cli.options import (
     ArgsOption,
     DeviceOption,
@@ -21,13 +22,11 @@ from coset.cli.options import (
     JsonOption,
     ModelOption,
     SeedOption,
-    refuse_curves,
 )
-from coset.cli.progress import Display, open_display
 from coset.core.errors import CosetError
 
 if TYPE_CHECKING:
-    from coset.cli.model_spec import ModelSpec
+    from coset.cli.model import ModelSpec
     from coset.paths.barrier import Barrier
 
 NAIVE = "not aligned"
@@ -39,11 +38,9 @@ def barrier(
     data: Annotated[str, typer.Option(help="A data set, such as mnist: the loss is that of its test split.")],
     second: Annotated[
         Path | None,
-        typer.Argument(
-            help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors.", callback=refuse_curves
-        ),
+        typer.Argument(help="Weights: .safetensors, a folder of shards, or a .pt of plain tensors."),
     ] = None,
-    method: Annotated[list[str] | None, typer.Option(help=f"How to align: {choices()}. Repeat it to compare.")] = None,
+    method: Annotated[list[str] | None, typer.Option(help=f"How to align: {OF_STATES}. Repeat it to compare.")] = None,
     points: Annotated[int, typer.Option(help="Points of the path, with both ends.", min=2)] = 25,
     repair: Annotated[
         bool,
@@ -65,14 +62,14 @@ def barrier(
 
     Example: coset barrier curve/curve.safetensors --model resnet20 --data cifar10
     """
-    from coset.cli import curve_loss, outputs
-    from coset.cli.model_spec import ModelSpec
+    from coset.cli import curve_loss, files
+    from coset.cli.model import ModelSpec
     from coset.paths.curve import is_curve
     from coset.plot.barrier import barriers as draw
     from coset.plot.page import page
 
     spec = ModelSpec(model, args, input or (), device=device)
-    outputs.check("--html", html, [".html"], [first, second])
+    files.check_output("--html", html, [".html"], [first, second])
     with open_display(quiet=json) as display:
         if second is None:
             what = f"along {first.name}"
@@ -86,7 +83,7 @@ def barrier(
                 (first, second), spec, data, display, methods=methods, points=points, repair=repair, seed=seed
             )
     if html is not None:
-        outputs.write_text("--html", html, page(f"Barrier {what}", _rows(barriers), [draw(barriers)]))
+        files.write_text("--html", html, page(f"Barrier {what}", _rows(barriers), [draw(barriers)]))
     if json:
         console.print_json({name: json_file.loads(one.to_json()) for name, one in barriers.items()})
         return
@@ -115,9 +112,9 @@ def _between(
     import torch
 
     from coset.alignment.align import align
-    from coset.cli import checkpoints
-    from coset.cli.symmetric_model import symmetric_model
-    from coset.core.checkpoint import load_state
+    from coset.cli import files
+    from coset.cli.model import symmetric_model
+    from coset.core.checkpoint import load_state, refuse_other
     from coset.data import load
     from coset.paths import barrier as paths_barrier
     from coset.paths.geodesic import geodesic
@@ -127,9 +124,10 @@ def _between(
     assert net.module is not None  # neither --symmetry nor --meta is an option here
     ends = []
     for path in paths:
+        refuse_other(path)
         state = load_state(path, spec.device)
-        checkpoints.check_fits(state, net.sym, path, "left out")
-        ends.append(Dirac(checkpoints.runnable(state, net.sym, net.module, path)))
+        files.check_fits(state, net.sym, path, "left out")
+        ends.append(Dirac(files.runnable(state, net.sym, net.module, path)))
     a, b = ends
     dataset = load(data, device=spec.device)
     barriers: dict[str, Barrier] = {}

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coset.alignment.methods import choices
+from coset.alignment.methods import OF_GAUSSIANS
 from coset.cli import console
+from coset.cli.console import Display, TrainingListener, open_display
 from coset.cli.options import (
     ArgsOption,
     CheckpointSecondsOption,
@@ -22,7 +23,6 @@ from coset.cli.options import (
     SplitOption,
     settings_option,
 )
-from coset.cli.progress import Display, TrainingListener, open_display
 from coset.core.errors import CosetError, StateError
 from coset.core.names import plural
 from coset.core.progress import Epoch
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from coset.cli.experiment import Experiment
     from coset.paths.barrier import Barrier
     from coset.solutions.solution import Solution
+
+SETTING = settings_option("Another setting, such as weight_decay=0.001, pam.iterations=2 or attack.steps=7.")
 
 
 def curve(
@@ -45,7 +47,7 @@ def curve(
     ],
     align: Annotated[
         str | None,
-        typer.Option(help=f"How to align the second: {choices(gaussians=True)}; activations if not given."),
+        typer.Option(help=f"How to align the second: {OF_GAUSSIANS}; activations if not given."),
     ] = None,
     no_align: Annotated[bool, typer.Option("--no-align", help="Leave the second where it is.")] = False,
     pam: Annotated[
@@ -59,10 +61,7 @@ def curve(
     batch_size: Annotated[int | None, typer.Option(help="Examples of a step; 128 if not given.")] = None,
     shape: Annotated[str | None, typer.Option(help="bezier, which is smooth, if not given; or chain.")] = None,
     bends: Annotated[int | None, typer.Option(help="Control points that are learned; 1 if not given.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        settings_option("Another setting, such as weight_decay=0.001, pam.iterations=2 or attack.steps=7."),
-    ] = None,
+    settings: Annotated[list[str] | None, SETTING] = None,
     points: Annotated[int, typer.Option(help="Points of the curve to measure, with both ends.", min=2)] = 25,
     html: Annotated[Path | None, typer.Option(help="Write a page with the curves: .html.")] = None,
     split: SplitOption = None,
@@ -84,10 +83,10 @@ def curve(
 
     from coset.alignment.methods import METHODS
     from coset.alignment.repair import running_norms
-    from coset.cli import curve_loss, outputs
+    from coset.cli import curve_loss, files
     from coset.cli.curve_search import CurveSearch
     from coset.cli.experiment import Experiment
-    from coset.cli.model_spec import ModelSpec
+    from coset.cli.model import ModelSpec
     from coset.cli.run_folder import resumable
     from coset.cli.settings import choice
     from coset.paths.find_curve import CURVE, find_curve
@@ -103,7 +102,7 @@ def curve(
         choice("--shape", shape, ("bezier", "chain"))
     alignment = None if no_align else align or "activations"
     spec = ModelSpec(model, args, device=device)
-    outputs.check("--html", html, [".html"], [first, second])
+    files.check_output("--html", html, [".html"], [first, second])
     if alignment is not None and alignment not in METHODS:
         raise CosetError(f"--align must be one of {', '.join(METHODS)}, not {alignment!r}.")
     _check_folder(out)
@@ -144,7 +143,7 @@ def curve(
             losses |= curve_loss.curve_loss(learned, experiment, points, display, attack)
     if html is not None:
         text = page(f"Curve between {first} and {second}", curve_loss.rows(losses), [barriers(losses)])
-        outputs.write_text("--html", html, text)
+        files.write_text("--html", html, text)
     names = {"line": curve_loss.LINE, "curve": curve_loss.LEARNED}
     records = {key: curve_loss.record(losses[name]) for key, name in names.items()}
     robust_records = None

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coset.cli import console
+from coset.cli.console import ReplicasListener, open_display
 from coset.cli.options import SeedOption
-from coset.cli.progress import ReplicasListener, open_display
 from coset.core.names import plural
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def demo(
     from coset.alignment.align import align
     from coset.alignment.many import barycenter
     from coset.alignment.repair import recompute_norms
-    from coset.cli import outputs
+    from coset.cli import files
     from coset.data import load
     from coset.inference.fit import fit
     from coset.inference.map import MAP
@@ -60,7 +60,7 @@ def demo(
     start = time.perf_counter()
     method = MAP(epochs=EPOCHS, batch_size=BATCH, schedule="onecycle")
     picture, curves = out / "blocks.png", out / "barrier.png"
-    with outputs.writing("--out", out):
+    with files.writing("--out", out):
         out.mkdir(parents=True, exist_ok=True)
     with _one_thread(), open_display() as display:
         display.stage("reading the digits")
@@ -97,7 +97,7 @@ def demo(
             name: barrier(geodesic(first, end), model, digits.test, POINTS, repair=digits.train)
             for name, end in {"not aligned, repaired": second, "aligned, repaired": aligned}.items()
         }
-        with outputs.writing("--out", out):
+        with files.writing("--out", out):
             save(groups(sym, MODEL), picture)
             save(barriers(paths), curves)
     _show(sym, rows)

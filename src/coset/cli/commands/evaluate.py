@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coset.cli import console
+from coset.cli.console import open_display
 from coset.cli.options import (
     ArgsOption,
     DeviceOption,
@@ -17,7 +18,6 @@ from coset.cli.options import (
     SolutionArgument,
     SplitOption,
 )
-from coset.cli.progress import open_display
 from coset.core.errors import CosetError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def evaluate(
     import torch
 
     from coset.cli.experiment import Experiment
-    from coset.cli.model_spec import ModelSpec
+    from coset.cli.model import ModelSpec
     from coset.cli.solution_file import load_gaussian
     from coset.core import state as states
     from coset.inference.elbo import elbo as evidence_bound

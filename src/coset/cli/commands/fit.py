@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coset.cli import console, methods
+from coset.cli.console import ReplicasListener, open_display
 from coset.cli.options import (
     ArgsOption,
     CheckpointSecondsOption,
@@ -20,12 +21,13 @@ from coset.cli.options import (
     SplitOption,
     settings_option,
 )
-from coset.cli.progress import ReplicasListener, open_display
 from coset.core.names import plural
 
 if TYPE_CHECKING:
     from coset.cli.experiment import Experiment
     from coset.training.loop import Method
+
+SETTING = settings_option("A setting of the method, such as rate=0.01 or base.epochs=20.")
 
 
 def fit(
@@ -34,9 +36,7 @@ def fit(
     method: Annotated[str, typer.Option(help=f"{methods.choices()}.")],
     out: Annotated[Path, typer.Option(help="Folder for solutions, metrics and checkpoints; a run goes on in its own.")],
     replicas: Annotated[int, typer.Option(help="Solutions from independent starts.", min=1)] = 1,
-    settings: Annotated[
-        list[str] | None, settings_option("A setting of the method, such as rate=0.01 or base.epochs=20.")
-    ] = None,
+    settings: Annotated[list[str] | None, SETTING] = None,
     split: SplitOption = None,
     checkpoint_seconds: CheckpointSecondsOption = 60.0,
     args: ArgsOption = None,
@@ -55,7 +55,7 @@ def fit(
     import torch
 
     from coset.cli.experiment import Experiment
-    from coset.cli.model_spec import ModelSpec
+    from coset.cli.model import ModelSpec
     from coset.cli.run_folder import resumable
     from coset.inference import fit as inference
     from coset.inference.adversarial import Adversarial

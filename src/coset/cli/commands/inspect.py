@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coset.cli import console
-from coset.cli.options import ArgsOption, JsonOption, refuse_curves
-from coset.cli.progress import open_display
+from coset.cli.console import open_display
+from coset.cli.options import ArgsOption, JsonOption
 from coset.core.errors import CosetError
 from coset.core.names import plural
 
@@ -29,7 +29,7 @@ def inspect(
     model: Annotated[str, typer.Argument(help="A name of the zoo, such as vit, or module:factory.")],
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Weights to load: safetensors, or a .pt of plain tensors.", callback=refuse_curves),
+        typer.Option(help="Weights to load: safetensors, or a .pt of plain tensors."),
     ] = None,
     args: ArgsOption = None,
     input: Annotated[  # the option's name
@@ -53,15 +53,15 @@ def inspect(
 
     Example: coset inspect nets:make --args '{"depth": 3}' --input 2x16:int<100 --checkpoint net.safetensors
     """
-    from coset.cli import outputs
-    from coset.cli.model_spec import ModelSpec, load_weights
+    from coset.cli import files
+    from coset.cli.model import ModelSpec, load_weights
     from coset.plot.figure import FORMATS, save
     from coset.plot.groups import groups
     from coset.symmetries.infer import symmetry
     from coset.symmetries.serialization import summary
 
-    outputs.check("--plot", plot, FORMATS, [checkpoint])
-    outputs.check("--output", output, [".json"], [checkpoint])
+    files.check_output("--plot", plot, FORMATS, [checkpoint])
+    files.check_output("--output", output, [".json"], [checkpoint])
     if meta and checkpoint is not None:
         raise CosetError("--meta traces without weights, so give either --meta or --checkpoint.")
     spec = ModelSpec(model, args, input or (), meta=meta)
@@ -77,9 +77,9 @@ def inspect(
             display.stage(f"drawing {plot}")
             figure = groups(sym, model)
     if output is not None:
-        outputs.write_text("--output", output, sym.to_json() + "\n")
+        files.write_text("--output", output, sym.to_json() + "\n")
     if plot is not None:
-        with outputs.writing("--plot", plot):
+        with files.writing("--plot", plot):
             save(figure, plot)
     if json:
         console.print_json({"model": model} | summary(sym))

@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from coset.alignment.methods import choices, needs_data
+from coset.alignment.methods import NEED_DATA, OF_STATES
 from coset.cli import console
+from coset.cli.console import open_display
 from coset.cli.options import (
     ArgsOption,
     DeviceOption,
@@ -17,22 +18,18 @@ from coset.cli.options import (
     ModelOption,
     SeedOption,
     SymmetryOption,
-    refuse_curves,
 )
-from coset.cli.progress import open_display
 from coset.core.errors import CosetError
 
 
 def merge(
-    paths: Annotated[
-        list[Path], typer.Argument(metavar="CHECKPOINTS", help="Two checkpoints or more.", callback=refuse_curves)
-    ],
+    paths: Annotated[list[Path], typer.Argument(metavar="CHECKPOINTS", help="Two checkpoints or more.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="The merged checkpoint: .safetensors.")],
     model: ModelOption = "",
     weights: Annotated[
         str | None, typer.Option(help="A weight for each, separated by commas; equal ones if not given.")
     ] = None,
-    method: Annotated[str, typer.Option(help=f"{choices()}.")] = "weights",
+    method: Annotated[str, typer.Option(help=f"{OF_STATES}.")] = "weights",
     data: Annotated[
         str | None, typer.Option(help="A data set, such as cifar10: repairs norm statistics on it, and evaluates.")
     ] = None,
@@ -54,21 +51,20 @@ def merge(
 
     from coset.alignment.many import barycenter
     from coset.alignment.merge import merge as merge_solutions
-    from coset.cli import checkpoints, outputs
-    from coset.cli.model_spec import ModelSpec
-    from coset.cli.symmetric_model import check_named, symmetric_model
-    from coset.core.checkpoint import load_state, save_state
+    from coset.cli import files
+    from coset.cli.model import ModelSpec, check_named, symmetric_model
+    from coset.core.checkpoint import load_state, refuse_other, save_state
     from coset.data import load
     from coset.solutions.dirac import Dirac
     from coset.solutions.evaluate import evaluate
 
     spec = ModelSpec(model, args, input or (), symmetry, device=device)
     check_named(spec)
-    outputs.check("--output", output, [".safetensors"], paths)
+    files.check_output("--output", output, [".safetensors"], paths)
     if len(paths) < 2:
         raise CosetError("Merging needs two checkpoints or more.")
     shares = _numbers(weights, len(paths))
-    if needs_data(method) and (data is None or reference is None):
+    if method in NEED_DATA and (data is None or reference is None):
         raise CosetError(f"--method {method} needs --data, and --reference with the number of a checkpoint.")
     report: dict[str, Any] = {"output": str(output), "inputs": [str(path) for path in paths]}
     with open_display(quiet=json) as display:
@@ -76,12 +72,12 @@ def merge(
         states = []
         for path in paths:
             display.stage(f"reading {path}")
+            refuse_other(path)
             state = load_state(path)
-            checkpoints.check_fits(state, net.sym, path, "taken from the first checkpoint")
+            files.check_fits(state, net.sym, path, "taken from the first checkpoint")
             states.append(state)
         solutions = [
-            Dirac(checkpoints.runnable(state, net.sym, net.module, path))
-            for state, path in zip(states, paths, strict=True)
+            Dirac(files.runnable(state, net.sym, net.module, path)) for state, path in zip(states, paths, strict=True)
         ]
         dataset = load(data, device=device) if data is not None else None
         display.stage("aligning and averaging")
@@ -105,7 +101,7 @@ def merge(
                 "plain average": evaluate(average, net.module, dataset.test).accuracy,
                 "merged": evaluate(merged, net.module, dataset.test).accuracy,
             }
-        with outputs.writing("--output", output):
+        with files.writing("--output", output):
             first = states[0]
             own = {name: merged.mean[name].to(x.dtype) for name, x in first.items() if name in merged.mean}
             save_state({**first, **own}, output)

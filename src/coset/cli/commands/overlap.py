@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coset.cli import console
+from coset.cli.console import open_display
 from coset.cli.options import (
     ArgsOption,
     DeviceOption,
@@ -16,7 +17,6 @@ from coset.cli.options import (
     SeedOption,
     SolutionArgument,
 )
-from coset.cli.progress import open_display
 
 if TYPE_CHECKING:
     from coset.solutions.overlap import Overlap
@@ -44,7 +44,7 @@ def overlap(
 
     import torch
 
-    from coset.cli.model_spec import ModelSpec
+    from coset.cli.model import ModelSpec
     from coset.cli.settings import choice
     from coset.cli.solution_file import load_gaussian
     from coset.core import state as states

@@ -25,6 +25,8 @@ from coset.cli.options import (
 from coset.core.errors import CosetError
 from coset.core.names import plural
 
+SETTING = settings_option("Another setting, such as schedule=constant or momentum=0.8.")
+
 
 def collect(
     model: ModelOption,
@@ -53,9 +55,7 @@ def collect(
     start_std: Annotated[
         float | None, typer.Option(help="Deviation of normal starts; if not given, that of the model's own, by tensor.")
     ] = None,
-    settings: Annotated[
-        list[str] | None, settings_option("Another setting, such as schedule=constant or momentum=0.8.")
-    ] = None,
+    settings: Annotated[list[str] | None, SETTING] = None,
     split: SplitOption = None,
     args: ArgsOption = None,
     input: InputOption = None,
@@ -69,11 +69,11 @@ def collect(
     """
     from dataclasses import asdict, replace
 
-    from coset.cli import outputs
+    from coset.cli import files
+    from coset.cli.console import PartsListener, open_display
     from coset.cli.experiment import Experiment
-    from coset.cli.model_spec import ModelSpec
+    from coset.cli.model import ModelSpec
     from coset.cli.population_files import infer_symmetry, record_of
-    from coset.cli.progress import PartsListener, open_display
     from coset.cli.run_folder import resumable
     from coset.cli.settings import read
     from coset.flow.coordinates import normal_starts
@@ -83,7 +83,7 @@ def collect(
 
     begin = time.perf_counter()
     spec = ModelSpec(model, args, input or (), device=device)
-    outputs.check("--output", output, [".safetensors"], [])
+    files.check_output("--output", output, [".safetensors"], [])
     _check_start(start, start_std)
     options = {
         "epochs": epochs,
@@ -121,7 +121,7 @@ def collect(
     source = {"data": data, "split": split, "data_digest": population.about["data"]}
     starts = {"start": start, "start_std": start_std}
     population = replace(population.to("cpu"), about={**population.about, **record_of(spec), **source, **starts})
-    with outputs.writing("--output", output):
+    with files.writing("--output", output):
         population.save(output)
     report = {
         "model": model,

@@ -63,7 +63,8 @@ def evaluate(
 
     Example: coset flow evaluate samples.safetensors --data mnist --against nets.safetensors --fresh fresh.safetensors
     """
-    from coset.cli import outputs
+    from coset.cli import files
+    from coset.cli.console import open_display
     from coset.cli.experiment import Experiment
     from coset.cli.population_evaluator import PopulationEvaluator
     from coset.cli.population_figure import spreads
@@ -76,7 +77,6 @@ def evaluate(
         spec_of,
         split_of,
     )
-    from coset.cli.progress import open_display
     from coset.cli.run_folder import resumable
     from coset.plot.page import page
     from coset.populations.novelty import COUNT
@@ -84,19 +84,19 @@ def evaluate(
     begin = time.perf_counter()
     spec = optional_spec(model, args, input, device)
     paths = {"samples": samples, "training": against, "fresh": fresh}
-    files = {name: path for name, path in paths.items() if path is not None}
-    outputs.check("--html", html, [".html"], list(files.values()))
+    sources = {name: path for name, path in paths.items() if path is not None}
+    files.check_output("--html", html, [".html"], list(sources.values()))
     if noise is not None and not 0 < noise < float("inf"):
         raise CosetError(f"--noise must be positive and finite, not {noise}.")
-    populations = {name: open_population(path, device) for name, path in files.items()}
-    abouts = {files[name]: population.about for name, population in populations.items()}
+    populations = {name: open_population(path, device) for name, path in sources.items()}
+    abouts = {sources[name]: population.about for name, population in populations.items()}
     spec = spec_of(spec, abouts)
     split = split_of(split, data, *abouts.values())
     _warn_of_another_split(split, data, abouts)
     with open_display(quiet=json) as display:
         display.stage(f"building {spec.name} and reading {data}")
         experiment = Experiment.of(spec, data, split)
-        for name, path in reversed(files.items()):  # the weights of the samples come last and stay
+        for name, path in reversed(sources.items()):  # the weights of the samples come last and stay
             check_members(populations[name], experiment.module, path)
         display.stage(f"inferring the symmetry of {spec.name}")
         sym = infer_symmetry(experiment.module, spec)
@@ -109,17 +109,17 @@ def evaluate(
             experiment,
             sym,
             display,
-            total=PopulationEvaluator.parts(len(files), novelty="training" in files),
+            total=PopulationEvaluator.parts(len(sources), novelty="training" in sources),
             noise=noise_of(noise, *abouts.values()),
             pairs=pairs,
             seed=seed,
             work=work,
         )
-        if "training" in files:  # first, since it may be refused
+        if "training" in sources:  # first, since it may be refused
             novelty = evaluator.novelty(
                 subsets["samples"], populations["training"], subsets.get("fresh"), min(COUNT, count)
             )
-        qualities = {name: evaluator.quality(str(files[name]), subset) for name, subset in subsets.items()}
+        qualities = {name: evaluator.quality(str(sources[name]), subset) for name, subset in subsets.items()}
     table = _rows(qualities)
     number = "" if split is None else f", number {split}"
     title = f"Networks on the {experiment.split_name} split of {data}{number}"
@@ -129,7 +129,7 @@ def evaluate(
     verdict = [] if novelty is None or novelty.memorised is None else novelty.summary()[-1:]
     if html is not None:
         text = page(f"{samples}: {title}", table, [spreads(qualities, novelty)], [*notes, *verdict])
-        outputs.write_text("--html", html, text)
+        files.write_text("--html", html, text)
     if json:
         report = {
             "model": spec.name,
@@ -140,7 +140,7 @@ def evaluate(
             "seed": seed,
             "device": device,
             "populations": {
-                name: {"file": str(files[name]), "networks": len(populations[name]), **_record(quality)}
+                name: {"file": str(sources[name]), "networks": len(populations[name]), **_record(quality)}
                 for name, quality in qualities.items()
             },
             "novelty": None if novelty is None else json_file.loads(novelty.to_json()),

@@ -26,6 +26,8 @@ from coset.cli.options import (
 )
 from coset.core.names import plural
 
+SETTING = settings_option("Another setting, such as unseen=64 or optimizer=adam.")
+
 
 def fit(
     population: Annotated[Path, typer.Argument(help="Networks that `coset flow collect` wrote.")],
@@ -49,9 +51,7 @@ def fit(
     rate: Annotated[float | None, typer.Option(help="The largest learning rate; 0.02 if not given.")] = None,
     precision: PrecisionOption = None,
     compile: CompileOption = False,
-    settings: Annotated[
-        list[str] | None, settings_option("Another setting, such as unseen=64 or optimizer=adam.")
-    ] = None,
+    settings: Annotated[list[str] | None, SETTING] = None,
     work: WorkOption = None,
     checkpoint_seconds: CheckpointSecondsOption = 60.0,
     split: SplitOption = None,
@@ -70,7 +70,8 @@ def fit(
 
     import torch
 
-    from coset.cli import outputs
+    from coset.cli import files
+    from coset.cli.console import PartsListener, open_display
     from coset.cli.experiment import Experiment
     from coset.cli.population_files import (
         check_members,
@@ -80,7 +81,6 @@ def fit(
         spec_of,
         split_of,
     )
-    from coset.cli.progress import PartsListener, open_display
     from coset.cli.run_folder import resumable
     from coset.cli.settings import choice, read
     from coset.flow.flow import Flow
@@ -100,7 +100,7 @@ def fit(
         conditions=tuple(name for name in conditions.split(",") if name),
     )
     spec = optional_spec(model, args, input, device)
-    outputs.check("--output", output, [".safetensors"], [population])
+    files.check_output("--output", output, [".safetensors"], [population])
     options = {
         "epochs": epochs,
         "batch_size": batch_size,
@@ -136,7 +136,7 @@ def fit(
             checkpoint_seconds=checkpoint_seconds,
         )
     assert training.last is not None  # checkpoints are written before the last epoch, which comes again
-    with outputs.writing("--output", output):
+    with files.writing("--output", output):
         flow.save(output)
     report = {
         "population": str(population),

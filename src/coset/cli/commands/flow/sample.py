@@ -76,9 +76,9 @@ def sample(
 
     import torch
 
-    from coset.cli import network_sampler, outputs
+    from coset.cli import files, network_sampler
+    from coset.cli.console import BatchesListener, open_display
     from coset.cli.population_files import TRAINED, open_flow, optional_spec, record_of, spec_of, split_of, trained_on
-    from coset.cli.progress import BatchesListener, open_display
     from coset.cli.run_folder import resumable
     from coset.cli.sample_batches import batches, sample_folder
     from coset.core.resume import NO_FOLDER
@@ -90,7 +90,7 @@ def sample(
     if model and width_of:
         raise CosetError("--model and --width-of both name the model of the samples: give one of them.")
     spec = optional_spec(width_of or model, args, input, device)
-    outputs.check("--output", output, [".safetensors"], [path])
+    files.check_output("--output", output, [".safetensors"], [path])
     _check_guidance(guide, strength, split)
     _check_density(log_prob, exact, is_steered=guide is not None or bool(noise))
     if not 0 <= noise < math.inf:
@@ -146,7 +146,7 @@ def sample(
     how = {"flow": str(path), **how}
     population = replace(Population.concat(parts), about={**how, TRAINED: trained_on(about)})
     logs = population.labels.get("log_prob")
-    with outputs.writing("--output", output):
+    with files.writing("--output", output):
         population.save(output)
     report = {
         **{name: value for name, value in how.items() if name not in ("arguments", "inputs")},

@@ -1,25 +1,221 @@
-"""One step of coordinate ascent: the best permutation of some units while all others stay.
+"""Coordinate ascent over groups (git re-basin, Ainsworth et al. 2023; rossi2023 Algorithm 1), any objective.
 
-Each kind of node proposes a move; the driver makes it, if it pays.
+One group after the other takes its best permutation while the others stay, until nothing changes. Groups whose
+neighbours did not move since their own turn are passed over. Each kind of node proposes a move, which is made if it
+pays.
 """
 
 from __future__ import annotations
 
+import logging
 import math
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from coset.alignment.objective import Objective, gram, moved_scores
 from coset.assignment import Duals, solve, solve_many
+from coset.core.progress import Event, Progress
+from coset.core.show import Shown, Table
 from coset.symmetries.group import Block, Element, Label, blocks, labels
 
+logger = logging.getLogger(__name__)
+
+# A gain must stand above the rounding of float32 products.
+ROUNDING = 1e-7
+LARGEST_SWEEPS = 200
+# Bytes of score matrices that stay in memory between turns.
+SCORE_BYTES = 2**30
 # Beyond this many scores at once, the copies of a set are not compared pair by pair with their inner units.
 LARGEST_JOINT = 2**28
 # A score matrix that was updated this many times is computed anew, so that rounding does not add up.
 UPDATES = 32
+
+
+@dataclass(frozen=True, repr=False)
+class Match(Shown):
+    """An alignment of b to a, as `coset.align` returns it.
+
+    Args:
+        element: `sym.act(element, b)` is the aligned b.
+        objective: What was maximised, at the element.
+        identity_objective: The same, without moving anything.
+        sweeps: Passes over the groups, of all starts together; of Sinkhorn its steps.
+        seconds: The time it took.
+        objectives: The value that each start reached: their spread says how rugged the problem is.
+        history: What the best start had gained after each sweep, rising; of Sinkhorn the relaxed objective at each
+            step.
+
+    Example:
+        >>> match = coset.align(a, b, sym)
+        >>> match.objective > match.identity_objective
+        True
+    """
+
+    element: Element
+    objective: float
+    identity_objective: float
+    sweeps: int
+    seconds: float
+    objectives: tuple[float, ...] = ()
+    history: tuple[float, ...] = ()
+
+    def _shown(self) -> Table:
+        rows: list[tuple[object, ...]] = [
+            ("objective before", self.identity_objective),
+            ("objective after", self.objective),
+            ("groups that move", moving_groups(self.element)),
+            ("sweeps", self.sweeps),
+            ("seconds", round(self.seconds, 3)),
+        ]
+        if len(self.objectives) > 1:
+            rows.append(("starts", f"{len(self.objectives)}, {min(self.objectives):.6g} to {max(self.objectives):.6g}"))
+        return Table("Match", rows)
+
+
+def moving_groups(element: Element) -> str:
+    """How many of the groups with a permutation are not left in their order."""
+    still = sum(bool((p == torch.arange(p.shape[-1], device=p.device)).all()) for p in element.permutations.values())
+    return f"{len(element.permutations) - still} of {sum(s.movable for s in element.sets.values())}"
+
+
+class _Attempt(NamedTuple):
+    """Where a start ended."""
+
+    value: float
+    element: Element
+    history: list[float]
+
+
+def maximise(
+    objective: Objective,
+    restarts: int = 1,
+    generator: torch.Generator | None = None,
+    greedy: bool = True,
+    progress: Progress | None = None,
+) -> Match:
+    """Climb from the identity, and from ``restarts - 1`` random elements; the best end counts.
+
+    greedy: before the first sweep of the first start, match the groups one by one, those first whose tensors lead
+    to fixed axes or to groups matched already.
+    """
+    start = time.perf_counter()
+    generator = generator if generator is not None else torch.Generator().manual_seed(0)
+    identity = objective.sym.identity()
+    climb = _Climb(objective, nodes_of(objective), generator, progress)
+    attempts: list[_Attempt] = []
+    for number in range(max(1, restarts)):
+        element = identity if number == 0 else objective.sym.random(generator)
+        due = {node.name for node in climb.nodes}
+        if number == 0 and greedy:
+            element, due = climb.greedy(element)
+        element, history = climb.sweep(element, due)
+        attempts.append(_Attempt(objective.value(element), element, history))
+    value, element, history = max(attempts, key=lambda attempt: attempt.value)
+    at_identity = objective.value(identity)
+    if value < at_identity:
+        value, element = at_identity, identity
+    return Match(
+        element,
+        value,
+        at_identity,
+        sum(len(attempt.history) for attempt in attempts),
+        time.perf_counter() - start,
+        objectives=tuple(attempt.value for attempt in attempts),
+        history=tuple(history),
+    )
+
+
+class _Climb:
+    """Coordinate ascent from any element; score matrices stay from one start to the next."""
+
+    def __init__(
+        self, objective: Objective, nodes: list[Node], generator: torch.Generator, progress: Progress | None
+    ) -> None:
+        self.objective, self.nodes, self.generator, self.progress = objective, nodes, generator, progress
+
+    def greedy(self, element: Element) -> tuple[Element, set[str]]:
+        """Match each group by the blocks that hold nothing else unmatched; and the groups to look at again."""
+        rest = list(self.nodes)
+        due: set[str] = set()
+        trusted: set[str] = set()
+        while rest:
+            node = max(rest, key=lambda node: node.trusted_share(trusted))
+            rest.remove(node)
+            trusts = [node.trusts(row, trusted) for row in node.rows]
+            if not (all(trusts) and node.linear):
+                due.add(node.name)
+            if any(trusts) or node.units & self.objective.linear.keys():
+                element = after(node.propose(element, None if all(trusts) else trusted).delta, element)
+                trusted |= node.units
+            done, total = len(self.nodes) - len(rest), len(self.nodes)
+            self._tell(done, total, "group", f"first match of {node.name}: {done} of {total} groups")
+        return element, due
+
+    def sweep(self, element: Element, due: set[str]) -> tuple[Element, list[float]]:
+        """Sweeps in random order over the groups that are due, until none is; the gain up to each."""
+        due = set(due)
+        value = 0.0
+        history: list[float] = []
+        while due and len(history) < LARGEST_SWEEPS:
+            moves = 0
+            for k in torch.randperm(len(self.nodes), generator=self.generator, device=self.generator.device).tolist():
+                node = self.nodes[k]
+                if node.name not in due:
+                    continue
+                due.discard(node.name)
+                candidate, gain = self._candidate(node, element)
+                if gain <= ROUNDING * abs(value):
+                    continue
+                element, value, moves = candidate, value + gain, moves + 1
+                due |= {other.name for other in self.nodes if other.neighbours & node.units} - {node.name}
+                if not node.linear:
+                    due.add(node.name)
+            self._forget()
+            history.append(value)
+            text = f"sweep {len(history)}: {moves} of {len(self.nodes)} groups moved, objective up by {value:.6g}"
+            self._tell(len(history), None, "sweep", text)
+        if due:
+            logger.warning("alignment was stopped after %d sweeps, while groups still moved", LARGEST_SWEEPS)
+        return element, history
+
+    def _candidate(self, node: Node, element: Element) -> tuple[Element, float]:
+        """Where the best move of a node leads, and what it gains."""
+        move = node.propose(element, None)
+        candidate = after(move.delta, element)
+        if move.gain > 0 and not move.exact:
+            before = self.objective.value(element, node.units)
+            return candidate, self.objective.value(candidate, node.units) - before
+        return candidate, move.gain
+
+    def _forget(self) -> None:
+        """Keep score matrices up to a limit, the small ones first."""
+        total = 0
+        plain = [node for node in self.nodes if isinstance(node, PlainNode)]
+        for node in sorted(plain, key=lambda node: node.group.size):
+            total += node.group.size**2 * 4
+            if total > SCORE_BYTES:
+                node.forget()
+
+    def _tell(self, done: int, total: int | None, unit: str, text: str) -> None:
+        if self.progress is not None:
+            self.progress(Event(done, total, unit, text))
+
+
+def after(delta: Element, element: Element) -> Element:
+    """delta @ element, at the cost of the sets that delta moves."""
+    touched = {
+        name
+        for name, group in element.sets.items()
+        if name in delta.permutations or delta.permutations.keys() & set(group.over)
+    }
+    part = Element(element.sets, {name: p for name, p in element.permutations.items() if name in touched})
+    both = delta @ part
+    return Element(element.sets, {**element.permutations, **both.permutations}, element.scales, element.units)
 
 
 @dataclass(frozen=True)

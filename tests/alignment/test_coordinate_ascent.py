@@ -11,8 +11,7 @@ from torch import nn
 
 import coset
 from coset import Element, Symmetry, zoo
-from coset.alignment.blocks import FibredNode, JointNode, PlainNode, nodes_of
-from coset.alignment.driver import after, maximise
+from coset.alignment.coordinate_ascent import FibredNode, JointNode, PlainNode, after, maximise, nodes_of
 from coset.alignment.objective import InnerProduct, Objective
 
 

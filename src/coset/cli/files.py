@@ -1,30 +1,87 @@
-"""Checkpoints that commands read and write: lazily where the format allows, unknown tensors carried along."""
+"""Files that commands read and write.
+
+Outputs are refused before the work if they cannot be written, and never take the place of an input. Checkpoints are
+read lazily where the format allows, and tensors that the model does not know are carried along.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import Tensor, nn
 
-from coset.cli import console, outputs
+from coset.cli import console
 from coset.core import state as states
-from coset.core.checkpoint import PICKLES, LazyState, check_finite, load_state, open_state, save_state, write_like
+from coset.core.checkpoint import (
+    PICKLES,
+    LazyState,
+    check_finite,
+    load_state,
+    open_state,
+    refuse_other,
+    save_state,
+    write_like,
+)
 from coset.core.errors import CosetError, StateError
+from coset.core.files import atomic_write
 from coset.core.state import refuse_names
 from coset.symmetries.symmetry import Symmetry
 
 
+def check_output(option: str, path: Path | None, suffixes: Sequence[str], inputs: Sequence[Path | None]) -> None:
+    """Raise unless `path` has one of the suffixes, lies in a folder that exists, and is none of the inputs."""
+    if path is None:
+        return
+    with writing(option, path):  # a name may be too long to be looked for
+        for source in [source for one in inputs if one is not None for source in _sources(one)]:
+            if path.exists() and source.exists() and path.samefile(source):
+                raise CosetError(f"{option} {path} is an input and is never overwritten: choose another name.")
+    if path.suffix not in suffixes:
+        raise CosetError(f"{option} {path} must end in {' or '.join(suffixes)}.")
+    if path.is_dir():
+        raise CosetError(f"{option} {path} is a folder: name a file in it.")
+    if not path.parent.is_dir():
+        raise CosetError(f"{option} {path} cannot be written: there is no folder {path.parent}.")
+    with writing(option, path), tempfile.TemporaryFile(dir=path.parent):
+        pass
+
+
+def _sources(path: Path) -> list[Path]:
+    """The files that an input is read from: of a folder, or of an index, all that lie beside it."""
+    if path.is_dir():
+        return [path, *path.iterdir()]
+    return [path, *path.parent.glob("*.safetensors")] if path.name.endswith(".index.json") else [path]
+
+
+@contextmanager
+def writing(option: str, path: Path) -> Iterator[None]:
+    """What the system says about a file that cannot be written, as one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise CosetError(f"{option} {path} cannot be written: {error.strerror or error}.") from error
+
+
+def write_text(option: str, path: Path, text: str) -> None:
+    """All of it, or no file."""
+    with writing(option, path), atomic_write(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 def open_checkpoint(path: Path) -> Mapping[str, Tensor]:
-    """A safetensors checkpoint one tensor at a time; a pickle of plain tensors whole."""
+    """A safetensors checkpoint one tensor at a time; a pickle of plain tensors whole. A curve or flow is refused."""
+    refuse_other(path)
     return load_state(path) if path.suffix in PICKLES else open_state(path)
 
 
-def check_output(option: str, path: Path, source: Path, inputs: Iterable[Path]) -> None:
+def check_output_checkpoint(option: str, path: Path, source: Path, inputs: Iterable[Path]) -> None:
     """Raise unless `path` is a safetensors file, or, if `source` has shards, a new or empty folder; and no input."""
     inputs = [source, *inputs]
     if path.suffix == ".safetensors":
-        outputs.check(option, path, [".safetensors"], inputs)
+        check_output(option, path, [".safetensors"], inputs)
         return
     if not (source.is_dir() or source.name.endswith(".index.json")):
         raise CosetError(f"{option} {path} must end in .safetensors; only shards are written to a folder.")
@@ -76,7 +133,7 @@ def runnable(
 
 def write(source: Mapping[str, Tensor], path: Path, read: Callable[[str], Tensor], metadata: Mapping[str, str]) -> None:
     """Write the tensors of `source` as `read` gives them, one at a time where `source` is lazy."""
-    with outputs.writing("--output", path):
+    with writing("--output", path):
         if isinstance(source, LazyState):
             write_like(source, path, lambda name: _finite(name, read(name)), metadata)
         else:
