@@ -31,10 +31,10 @@ def apply(
     from coset.symmetries.serialization import load_element
 
     files.check_output_checkpoint("--output", output, checkpoint, [element])
+    source = files.open_checkpoint(checkpoint)
     sym, permutation = load_element(element)
     if inverse:
         permutation = permutation.inverse()
-    source = files.open_checkpoint(checkpoint)
     with open_display(quiet=json) as display:
         display.stage(f"checking {checkpoint}")
         files.check_fits(source, sym, checkpoint, "carried over as they are")
