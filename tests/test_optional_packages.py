@@ -77,12 +77,12 @@ CALLS = {
     "coset.data.load('breast-cancer')": ("sklearn", "data"),
     "tiny_imagenet._decode(b'', 'a.JPEG')": ("PIL", "data"),
     "cifar_mosaic.batch(path)": ("PIL", "data"),
-    "solve(lambda x, t: -x, torch.ones(2, flat.size), flat, method='dopri5')": ("torchdiffeq", "ode"),
+    "solve(lambda x, t: -x, torch.ones(2, flat.size), flat, Solver(method='dopri5'))": ("torchdiffeq", "ode"),
 }
 NAMES = """
 from pathlib import Path
 from coset.data import cifar_mosaic, tiny_imagenet
-from coset.flow.solvers import solve
+from coset.flow.solvers import Solver, solve
 
 path = Path("data_batch_1.webp")
 cifar_mosaic.hashes.read = lambda path, expected: b""

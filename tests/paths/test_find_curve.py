@@ -81,6 +81,21 @@ def test_the_same_arguments_give_the_same_curve(
     assert not same(one, find_curve(*ends, net, digits.train, pam=pam, method=SHORT, seed=1))
 
 
+def test_a_symmetry_that_is_there_is_not_inferred(
+    digits: DataSet, net: nn.Module, ends: list[Solution], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inferred = find_curve(*ends, net, digits.train, method=SHORT)
+    sym = symmetry(net, (digits.train.inputs[:2],))
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the symmetry is inferred")
+
+    monkeypatch.setattr("coset.paths.find_curve.symmetry", refuse)
+    assert same(find_curve(*ends, net, digits.train, method=SHORT, sym=sym), inferred)
+    with pytest.raises(AssertionError, match="inferred"):
+        find_curve(*ends, net, digits.train, method=SHORT)
+
+
 class StopError(Exception):
     pass
 
