@@ -10,8 +10,11 @@ import inspect
 import os
 import pkgutil
 import sys
+import tomllib
 import warnings
+from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import ModuleType
 from typing import Annotated, Any
 
@@ -22,6 +25,7 @@ from coset._version import __version__
 from coset.cli import commands, console
 from coset.core.errors import CosetError
 
+PLUGINS = "coset.commands"  # the group of entry points
 NO_MEMORY = ("can't allocate memory", "out of memory")
 
 
@@ -100,11 +104,25 @@ def add_plugins() -> None:
     Each entry point of the group `coset.commands` is a function that takes this app and adds its command. One that
     cannot be loaded becomes a command that says so, since the others must not suffer from it.
     """
-    for point in entry_points(group="coset.commands"):
+    installed = list(entry_points(group=PLUGINS))
+    names = {point.name for point in installed}
+    for point in [*installed, *(point for point in checkout_plugins() if point.name not in names)]:
         try:
             point.load()(app)
         except Exception as error:
             _add_broken(point, error)
+
+
+def checkout_plugins(sources: Path = Path(__file__).parents[2]) -> Iterator[EntryPoint]:
+    """Those of the distributions beside the library in a checkout, `src` is `sources`, that runs without an install."""
+    root = sources.parent
+    is_checkout = sources.name == "src" and (root / "pyproject.toml").is_file()
+    for file in sorted(root.glob("*/pyproject.toml")) if is_checkout else ():
+        points = tomllib.loads(file.read_text(encoding="utf-8"))["project"].get("entry-points", {}).get(PLUGINS, {})
+        folder = file.parent / "src"
+        if points:
+            sys.path.append(str(folder if folder.is_dir() else root))  # last, as a name there may be of a library
+        yield from (EntryPoint(name, value, PLUGINS) for name, value in points.items())
 
 
 def _add_broken(point: EntryPoint, error: Exception) -> None:
