@@ -17,9 +17,7 @@ import torch
 import coset
 from coset import assignment, data, plot, zoo
 
-PENDING: set[str] = {
-    "inference", "training",
-}  # fmt: skip
+PENDING: set[str] = set()
 """Rooms whose docstrings are still to be written."""
 
 DUNDERS = ("__call__", "__matmul__", "__getitem__")

@@ -47,7 +47,7 @@ def test_the_surplus_is_minus_the_information(split: Split) -> None:
     assert isinstance(run, MinibatchRun)
     mean, std = run.parameters["mean"].detach(), F.softplus(run.parameters["rho"]).detach()
     w = mean + std * torch.randn_like(mean)
-    found = settings.surplus(run.problem, w, mean, std).detach()
+    found = settings._surplus(run.problem, w, mean, std).detach()
     for r in range(2):
         tensors = run.problem.network.unflatten(w[r])
         images = []

@@ -67,7 +67,7 @@ def test_gradient_of_the_divergence(v: float, temperature: float, std: float) ->
     method = coset.VI(prior_variance=v, temperature=temperature, initial_std=std)
     parameters = started(method, clusters()).parameters
     mean, s = parameters["mean"], F.softplus(parameters["rho"]).detach().double().requires_grad_()
-    by_mean, by_std = torch.autograd.grad(method.divergence(mean, s).sum(), [mean, s])
+    by_mean, by_std = torch.autograd.grad(method._divergence(mean, s).sum(), [mean, s])
     assert torch.allclose(by_mean, mean / v, rtol=1e-4)
     assert torch.allclose(by_std, s / v - temperature / s, rtol=1e-4, atol=1e-4)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 
 LINES, WIDTH = 12, 120
 
@@ -50,11 +50,21 @@ class Shown:
 
 
 class ShownSettings(Shown):
-    """A dataclass of more settings than one line has room for: three in each row."""
+    """Settings of a run, as they are written: those that are not as by default. A dataclass with `repr=False`."""
 
     def _shown(self) -> Table:
-        cells = [f"{field.name} {getattr(self, field.name)}" for field in fields(self)]  # type: ignore[arg-type]
-        return Table(type(self).__name__, [tuple(cells[k : k + 3]) for k in range(0, len(cells), 3)])
+        return Table(type(self).__name__, [(name, str(value)) for name, value in self._settings()])
+
+    def _settings(self) -> list[tuple[str, object]]:
+        return [(field.name, getattr(self, field.name)) for field in fields(self)]  # type: ignore[arg-type]
+
+    def __repr__(self) -> str:
+        defaults = {
+            field.name: field.default if field.default_factory is MISSING else field.default_factory()
+            for field in fields(self)  # type: ignore[arg-type]
+        }
+        words = [f"{name}={value!r}" for name, value in self._settings() if value != defaults[name]]
+        return _cut(f"{type(self).__name__}({', '.join(words)})")
 
 
 def _text(cell: object) -> str:

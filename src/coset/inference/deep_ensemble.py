@@ -14,11 +14,23 @@ from coset.training.loop import Method, SolutionRun
 from coset.training.network import TrainingProblem
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class DeepEnsemble(Method):
-    """`members` networks trained by MAP, as an `Ensemble` (Lakshminarayanan, Pritzel & Blundell 2017).
+    """Several networks trained alike, each from its own start (Lakshminarayanan, Pritzel & Blundell 2017).
 
-    Networks of a regression that learned different noises are a `Mixture` of Diracs.
+    The solution is an `Ensemble`; networks of a regression that learned different noises are a `Mixture` of Diracs.
+
+    Args:
+        members: How many networks.
+        base: How they are trained.
+
+    Raises:
+        CosetError: If a setting is out of range.
+
+    Example:
+        >>> (ensemble,) = coset.fit(model, digits.train, coset.DeepEnsemble(3, coset.MAP(epochs=1)))
+        >>> len(ensemble)
+        3
     """
 
     members: int = 5

@@ -23,11 +23,23 @@ FloatArray = NDArray[np.float64]
 
 
 def r_hat(x: Tensor) -> Tensor:
-    """Whether chains agree, for draws (chains, draws, ...) of real numbers: (...) float64, close to 1 if they do.
+    """Whether chains agree: close to 1 if they do; above 1.01 they should run longer.
 
-    The larger of the split R-hat of rank-normalized draws, which sees the location, and of rank-normalized distances
-    to the median, which sees the scale (Vehtari et al. 2021, Section 4). Above 1.01 the chains should run longer. NaN
-    where nothing ever moves.
+    The larger of the split R-hat of rank-normalized draws, which sees the location, and of rank-normalized distances to
+    the median, which sees the scale (Vehtari et al. 2021, Section 4).
+
+    Args:
+        x: Draws (chains, draws, ...) of real numbers, four or more of each chain.
+
+    Returns:
+        (...) float64, NaN where nothing ever moves.
+
+    Raises:
+        CosetError: If there are too few draws, or some are not finite.
+
+    Example:
+        >>> bool(coset.r_hat(torch.randn(4, 200)) < 1.05)
+        True
     """
     halves = _split(x)
     median = np.median(halves, (0, 1))
@@ -35,10 +47,23 @@ def r_hat(x: Tensor) -> Tensor:
 
 
 def ess(x: Tensor) -> Tensor:
-    """How many independent draws those of (chains, draws, ...) are worth: bulk-ESS, (...) float64.
+    """How many independent draws those of chains are worth: bulk-ESS.
 
     That of the mean of rank-normalized split chains, with autocorrelations summed over Geyer's initial monotone
-    sequence (Vehtari et al. 2021, Section 4). NaN where nothing ever moves.
+    sequence (Vehtari et al. 2021, Section 4).
+
+    Args:
+        x: Draws (chains, draws, ...) of real numbers, four or more of each chain.
+
+    Returns:
+        (...) float64, NaN where nothing ever moves.
+
+    Raises:
+        CosetError: If there are too few draws, or some are not finite.
+
+    Example:
+        >>> bool(coset.ess(torch.randn(4, 200)) > 300)
+        True
     """
     return _tensor(_ess(_ranked(_split(x))), x)
 
@@ -50,6 +75,10 @@ class Convergence(Shown):
     Args:
         r_hat: R-hat of each prediction, (n, outputs) float64.
         ess: The effective number of draws for each prediction, (n, outputs) float64.
+
+    Example:
+        >>> print(coset.Convergence(torch.ones(2, 3), 50 * torch.ones(2, 3)))
+        R-hat up to 1.000, effective sample size from 50
     """
 
     r_hat: Tensor
@@ -75,11 +104,29 @@ def convergence(
     batch_size: int = BATCH,
     device: str | torch.device | None = None,
 ) -> Convergence:
-    """R-hat and effective sample size of what the draws of `chains` chains predict at inputs x (n, ...).
+    """R-hat and effective sample size of what the draws of chains predict.
 
-    q: all draws of the first chain, then of the second, and so on, as `SGLD`, `SGHMC` and `HMC` give them. A
-    prediction is a value, or the probability of a class. Weights themselves would not do: a chain at another
+    A prediction is a value, or the probability of a class. Weights themselves would not do: a chain at another
     permutation of the hidden units has the same predictions and other weights.
+
+    Args:
+        q: All draws of the first chain, then of the second, and so on, as `SGLD`, `SGHMC` and `HMC` give them.
+        model: What the draws are states of.
+        x: Inputs (n, ...).
+        chains: How many there are.
+        batch_size: Inputs that are run at once.
+        device: Where to compute; that of the draws when None.
+
+    Returns:
+        R-hat and effective sample size of each prediction.
+
+    Raises:
+        CosetError: If q is no Ensemble, or not of so many chains of one length.
+
+    Example:
+        >>> (q,) = coset.fit(model, digits.train, coset.SGLD(chains=2, epochs=5, burn_in=1))
+        >>> coset.convergence(q, model, digits.test.inputs[:5], chains=2).r_hat.shape
+        torch.Size([5, 10])
     """
     if not isinstance(q, Ensemble):
         raise CosetError(f"Chains give an Ensemble, and a {type(q).__name__} has no draws to compare.")

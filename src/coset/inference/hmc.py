@@ -179,22 +179,38 @@ class Leapfrog:
 DIVERGENT = 1000.0  # an error of the energy above which a trajectory has left the dynamics, as in Stan
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class HMC(Chains):
-    """Draws from p(w | data)^(1/T), where p(w) = N(0, v): exact but for how long the chains run (Neal 2011).
+    """Hamiltonian Monte Carlo: draws from p(w | data)^(1/T), exact but for how long the chains run (Neal 2011).
 
-    A trajectory draws momenta r ~ N(0, T M), follows H(w, r) = -log p(w, data) + r' M^-1 r / 2 for `steps` leapfrog
-    steps of length e, and is accepted with probability min(1, exp(-(H' - H) / T)). An epoch is one trajectory, of all
-    chains at once; its loss and accuracy are those of where it ended.
+    The prior is N(0, v). A trajectory draws momenta r ~ N(0, T M), follows H(w, r) = -log p(w, data) + r' M^-1 r / 2
+    for `steps` leapfrog steps of length e, and is accepted with probability min(1, exp(-(H' - H) / T)). An epoch is one
+    trajectory, of all chains at once; its loss and accuracy are those of where it ended. The model runs as in
+    evaluation: without dropout, and with the statistics of its norms fixed. The solution is an `Ensemble`.
 
-    chains: how many, each from its own start. draws: kept of each chain. warm_up: trajectories before, in which e
-    and M are adapted, for each chain by itself. steps: more make draws less alike, and cost as much. acceptance: what
-    e is adapted to. jitter: e is e (1 - jitter) to e (1 + jitter), uniformly, for each trajectory and chain, so that
-    no orbit closes. mass: the unit matrix, or diagonal, from the variances of the weights in the warm-up, which must
-    then be long: with few draws they are mostly noise, and worse than nothing. temperature: T.
-    prior_variance: v. noise: standard deviation of the targets, which a regression needs. precision: float64 runs the
-    model in 64 bits, whatever its own; draws are in its own. chunk: examples at once, which decides the memory only.
-    The model runs as in evaluation: without dropout, and with the statistics of its norms fixed.
+    Args:
+        chains: How many, each from its own start.
+        draws: Of each chain.
+        warm_up: Trajectories before, in which e and M are adapted, for each chain by itself.
+        steps: More make draws less alike, and cost as much.
+        acceptance: What e is adapted to.
+        jitter: e is e (1 - jitter) to e (1 + jitter), uniformly, for each trajectory and chain, so that no orbit
+            closes.
+        mass: The "unit" matrix, or "diagonal", from the variances of the weights in the warm-up, which must then be
+            long: with few draws they are mostly noise, and worse than nothing.
+        temperature: T.
+        prior_variance: v.
+        noise: Standard deviation of the targets, which a regression needs.
+        precision: "float64" runs the model in 64 bits, whatever its own; draws are in its own.
+        chunk: Examples at once, which decides the memory only.
+
+    Raises:
+        CosetError: If a setting is out of range.
+
+    Example:
+        >>> (chains,) = coset.fit(model, digits.train, coset.HMC(chains=2, draws=3, warm_up=2, steps=2))
+        >>> len(chains)
+        6
     """
 
     chains: int = 4

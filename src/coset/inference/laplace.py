@@ -24,19 +24,29 @@ from coset.training.loop import Method, MinibatchRun, SolutionRun
 from coset.training.network import Network, TrainingProblem
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Laplace(Method):
-    """q = N(w, (H + I / v)^-1) around the mode w that `base` finds under the prior N(0, v) (MacKay 1992).
+    """Laplace's approximation: q = N(w, (H + I / v)^-1) around the mode w of the posterior (MacKay 1992).
 
     H is the generalised Gauss-Newton matrix over all training examples (see `coset.inference.curvature`): not the
     squared gradients of the empirical Fisher, and without augmentation, dropout or batch statistics. The noise of a
     regression is the one of the mode.
 
-    hessian: last_layer, the whole matrix for the last nn.Linear to run, all else being fixed, which gives a
-    FullGaussian; full, for all parameters of a small network; diagonal, a Gaussian; kron, a KroneckerGaussian: K-FAC
-    for the weights of nn.Linear and nn.Conv2d, and the block of each vector.
-    prior_variance: v, which then also decides the weight decay of `base`, 1 / (n v) for n examples; when None the
-    weight decay decides, v = 1 / (n weight_decay).
+    Args:
+        base: How the mode is found.
+        hessian: "last_layer", the whole matrix for the last nn.Linear to run, all else being fixed, which gives a
+            `FullGaussian`; "full", for all parameters of a small network; "diagonal", a `Gaussian`; "kron", a
+            `KroneckerGaussian`: K-FAC for the weights of nn.Linear and nn.Conv2d, and the block of each vector.
+        prior_variance: v, which then also decides the weight decay of `base`, 1 / (n v) for n examples; when None the
+            weight decay decides, v = 1 / (n weight_decay).
+
+    Raises:
+        CosetError: If a setting is out of range.
+
+    Example:
+        >>> (q,) = coset.fit(model, digits.train, coset.Laplace(coset.MAP(epochs=2)))
+        >>> q.names
+        ('layers.1.weight', 'layers.1.bias')
     """
 
     base: MAP = field(default_factory=MAP)

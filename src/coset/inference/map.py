@@ -15,7 +15,7 @@ from coset.training.network import Tensors, TrainingProblem
 from coset.training.optimizers import check_decay
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MAP(GradientMethod):
     """Minimise mean_i -log p(y_i | x_i, w) + weight_decay / 2 ||w||^2.
 
@@ -53,8 +53,7 @@ class MAP(GradientMethod):
         check_decay(self, self.weight_decay)
 
     def parameters(self, problem: TrainingProblem) -> Tensors:
-        """The weights, (rows, p)."""
-        return {"weights": problem.start.clone()}
+        return {"weights": problem.start.clone()}  # (rows, p)
 
     def objective(
         self, problem: TrainingProblem, parameters: Tensors, batch: Minibatch

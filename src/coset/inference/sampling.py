@@ -35,7 +35,7 @@ class Chains(Method):
         return Ensemble(tie(draws, owners(chains[0])), noise=solutions[0].noise)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Sampler(Chains, MinibatchSettings, Learner):
     """Settings of a chain for p(w | data)^(1/T), where p(w) = N(0, v), that follows stochastic gradients.
 
@@ -102,11 +102,10 @@ class Sampler(Chains, MinibatchSettings, Learner):
         return require_noise(self, problem.likelihood, self.noise), False
 
     def parameters(self, problem: TrainingProblem) -> Tensors:
-        """The weights, (rows, p)."""
         return {"weights": problem.start.clone()}
 
     def memory(self, problem: TrainingProblem) -> dict[str, Any]:
-        """The draws so far, (rows, p) each, and the heat T / n of a step, zero where there shall be no noise."""
+        # The draws so far, (rows, p) each, and the heat T / n of a step, zero where there shall be no noise.
         return {"draws": [], "heat": problem.start.new_zeros(())}
 
     def objective(

@@ -14,17 +14,42 @@ from coset.training.network import TrainingProblem
 from coset.training.optimizers import Optimizer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SGHMC(Sampler):
-    """Langevin dynamics with momentum and friction (Chen, Fox & Guestrin 2014, Section 3.3, with zero for the
-    estimate of the gradient's noise), in the BAOAB splitting (Leimkuhler & Matthews 2013). A step is
+    """Stochastic gradient Hamiltonian Monte Carlo: Langevin dynamics with momentum and friction.
 
         v <- v - rate grad U(w) / n,  w <- w + v / 2,
         v <- momentum v + sqrt((1 - momentum^2) rate T / n) N(0, 1),  w <- w + v / 2
 
-    where v is the velocity times the length sqrt(rate / n) of a step in time, and momentum = exp(-friction length).
-    With full batches the draws of a quadratic U have the right variance at every rate that is stable. The other
-    settings are those of `Sampler`.
+    with U as in `SGLD` (Chen, Fox & Guestrin 2014, Section 3.3, with zero for the estimate of the gradient's noise, in
+    the BAOAB splitting of Leimkuhler & Matthews 2013). Here v is the velocity times the length sqrt(rate / n) of a step
+    in time, and momentum = exp(-friction length). With full batches the draws of a quadratic U have the right variance
+    at every rate that is stable. The solution is an `Ensemble`.
+
+    Args:
+        chains: How many, each from its own start.
+        rate: Constant, or the largest of a cycle.
+        epochs: Passes over the data, of all chains at once.
+        burn_in: Epochs at the beginning whose draws are dropped.
+        thin: Of the later epochs, one in so many leaves a draw.
+        batch_size: Examples of a step; an epoch leaves out those that do not fill a batch, other ones each time.
+        schedule: Of the rate: "constant", or "cyclical", which lets it fall along a cosine in each of `cycles` equal
+            parts of the run; then burn_in is of each cycle and without noise, so that it finds another mode (Zhang et
+            al. 2020, Algorithm 1).
+        cycles: Equal parts of the run, if it is cyclical.
+        temperature: T.
+        prior_variance: v.
+        noise: Standard deviation of the targets, which a regression needs.
+        precision: "bfloat16" runs the model, not the parameters, in 16 bits; "tf32" rounds factors on CUDA.
+        momentum: What a step leaves of the velocity.
+
+    Raises:
+        CosetError: If a setting is out of range.
+
+    Example:
+        >>> (chains,) = coset.fit(model, digits.train, coset.SGHMC(chains=2, epochs=4, burn_in=2))
+        >>> len(chains)
+        4
     """
 
     momentum: float = 0.9

@@ -17,7 +17,7 @@ from coset.solutions.solution import Solution
 from coset.training.network import Tensors, TrainingProblem
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SWAG(MAP):
     """Train as `MAP` does, and fit a Gaussian to the weights w_1 ... w_T after each epoch but the first `burn_in`.
 
@@ -71,7 +71,7 @@ class SWAG(MAP):
             )
 
     def memory(self, problem: TrainingProblem) -> dict[str, Any]:
-        """How many weights count so far, their mean and the mean of their squares (rows, p), and deviations of some."""
+        # How many weights count so far, their mean and that of their squares (rows, p), and deviations of some.
         if self.rank:
             require_small(problem.network.size)
         zeros = torch.zeros_like(problem.start, dtype=torch.float64)

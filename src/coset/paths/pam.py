@@ -19,6 +19,7 @@ from coset.core.checks import check_positive
 from coset.core.errors import CosetError
 from coset.core.progress import Progress
 from coset.core.resume import RunFolder
+from coset.core.show import ShownSettings
 from coset.data import Split
 from coset.paths.connect import AlongCurve, Buffers, Connect, CurveLearner, Ends, between, ends_of, place
 from coset.paths.curve import CURVES, Curve
@@ -201,8 +202,8 @@ ANNEALED = 0.5  # the rates of an iteration, of those before (tatro2020 E.2)
 ROUNDING = 1e-6  # of sums on a device that does not repeat them exactly
 
 
-@dataclass(frozen=True)
-class PAM:
+@dataclass(frozen=True, repr=False)
+class PAM(ShownSettings):
     """Settings of the alternation (tatro2020 E.2 and E.4).
 
     Rates are halved from one iteration to the next. Frozen parameters are learned too, since permutations move them.

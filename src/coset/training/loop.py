@@ -16,6 +16,7 @@ from coset.core.errors import CosetError, DataError
 from coset.core.functional import matmul_precision
 from coset.core.progress import Epoch, Event, Progress
 from coset.core.resume import Stage
+from coset.core.show import ShownSettings
 from coset.data import Split
 from coset.solutions.likelihood import Likelihood
 from coset.solutions.solution import Solution
@@ -66,10 +67,14 @@ class SolutionRun(Run):
         """The solutions so far, one for each network."""
 
 
-class Method(ABC):
+class Method(ShownSettings, ABC):
     """A way to find solutions. Subclasses are frozen dataclasses: their fields are the settings of a run.
 
     Those that follow a gradient by minibatches are a `GradientMethod`, which needs less.
+
+    Example:
+        >>> isinstance(coset.HMC(), coset.Method), isinstance(coset.HMC(), coset.GradientMethod)
+        (True, False)
     """
 
     epochs: int
@@ -81,10 +86,24 @@ class Method(ABC):
 
     @abstractmethod
     def start(self, problem: TrainingProblem) -> SolutionRun:
-        """A run of the networks of `problem`."""
+        """A run of some networks.
+
+        Args:
+            problem: The networks, the data, and the random numbers.
+
+        Returns:
+            What does one epoch after the other, and has solutions.
+        """
 
     def combine(self, solutions: Sequence[Solution]) -> Solution:
-        """One solution from those of its `copies` networks."""
+        """One solution from those of its `copies` networks.
+
+        Args:
+            solutions: One for each network.
+
+        Returns:
+            The solution of a replica.
+        """
         (only,) = solutions
         return only
 
@@ -238,31 +257,82 @@ class Learner(ABC):
     """
 
     def context(self, problem: TrainingProblem) -> Any:
-        """What else the objective needs, computed once before the first step; it is then `problem.context`."""
+        """What else the objective needs, computed once before the first step; it is then `problem.context`.
+
+        Args:
+            problem: The networks and their data.
+
+        Returns:
+            Anything.
+        """
         return None
 
     @abstractmethod
     def parameters(self, problem: TrainingProblem) -> Tensors:
-        """Where the parameters begin, by name."""
+        """Where the parameters begin.
+
+        Args:
+            problem: The networks and their data; `problem.start` are their weights, (rows, p).
+
+        Returns:
+            Tensors with one row for each network, by name, which are this run's own.
+        """
 
     def memory(self, problem: TrainingProblem) -> dict[str, Any]:
-        """What is to be remembered beside the parameters: tensors, and lists of them; it is then `problem.memory`."""
+        """What is to be remembered beside the parameters; it is then `problem.memory`, and part of checkpoints.
+
+        Args:
+            problem: The networks and their data.
+
+        Returns:
+            Tensors, numbers, and lists of tensors, by name.
+        """
         return {}
 
     @abstractmethod
     def objective(
         self, problem: TrainingProblem, parameters: Tensors, batch: Minibatch
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What is minimised, per example (rows,); the loss to report (rows,); and outputs (rows, m, ...)."""
+        """What a step minimises.
+
+        Args:
+            problem: The networks and their data.
+            parameters: As `parameters` gives them.
+            batch: What the networks see in this step.
+
+        Returns:
+            The objective per example, (rows,); the loss to report, (rows,); and outputs (rows, m, ...).
+        """
 
     def before_epoch(self, problem: TrainingProblem, parameters: Tensors, epoch: int) -> None:  # noqa: B027
-        """Called before each epoch; epochs count from 0."""
+        """Called before each epoch.
+
+        Args:
+            problem: The networks and their data.
+            parameters: As they stand.
+            epoch: Counted from 0.
+        """
 
     def after_epoch(self, problem: TrainingProblem, parameters: Tensors, epoch: int) -> None:  # noqa: B027
-        """Called after each epoch; epochs count from 0."""
+        """Called after each epoch.
+
+        Args:
+            problem: The networks and their data.
+            parameters: As they stand.
+            epoch: Counted from 0.
+        """
 
     def solution(self, problem: TrainingProblem, parameters: Tensors, row: int) -> Solution:
-        """The solution of a network as it stands."""
+        """The solution of a network as it stands.
+
+        Args:
+            problem: The networks and their data.
+            parameters: As they stand.
+            row: Which network.
+
+        Returns:
+            Its solution.
+        """
         raise NotImplementedError(f"A {type(self).__name__} learns something that is no solution.")
 
 
@@ -367,12 +437,28 @@ class MinibatchRun(SolutionRun):
                 self.problem.memory[name] = saved
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class GradientMethod(Descent, Learner, Method):
     """A method that follows the gradient of an objective, by minibatches.
 
-    A subclass is a frozen dataclass that states three functions: `parameters`, `objective` and `solution`. It names
-    its rates in `RATES`, may have settings of its own, and has those of `Descent`.
+    A subclass is a frozen dataclass that states three functions: `parameters`, `objective` and `solution`. It names its
+    rates in `RATES`, may have settings of its own, and has those of `coset.MAP`; CONTRIBUTING.md has an example.
+
+    Args:
+        optimizer: "adam" or "sgd".
+        rate: The largest learning rate; the method's own when None.
+        momentum: Of sgd.
+        epochs: Passes over the data.
+        batch_size: Examples of a step; an epoch leaves out those that do not fill a batch, other ones each time.
+        schedule: Of the rate: to zero ("cosine"), after a warm-up ("onecycle"), or "constant".
+        augment: Shift and mirror images.
+        precision: "bfloat16" runs the model, not the parameters, in 16 bits; "tf32" rounds factors on CUDA.
+        noise: Standard deviation of the targets of a regression, learned when None.
+        compile: Let torch compile the model, which pays in long runs of convolutional networks.
+
+    Example:
+        >>> isinstance(coset.VI(), coset.GradientMethod)
+        True
     """
 
     @abstractmethod

@@ -176,15 +176,38 @@ class MinibatchSettings(ShownSettings, ABC):
 
     @abstractmethod
     def rate_at(self, step: int, total: int) -> float:
-        """The rate of a step, from 0 to total - 1."""
+        """The rate of a step.
+
+        Args:
+            step: From 0 to total - 1.
+            total: How many steps there are.
+
+        Returns:
+            The rate.
+        """
 
     @abstractmethod
     def make_optimizer(self, problem: TrainingProblem, parameters: list[Tensor]) -> Optimizer:
-        """What moves the parameters."""
+        """What moves the parameters.
+
+        Args:
+            problem: The networks and their data.
+            parameters: The tensors, in place.
+
+        Returns:
+            The optimizer.
+        """
 
     @abstractmethod
     def initial_noise(self, problem: TrainingProblem) -> tuple[float, bool]:
-        """The standard deviation of the targets at the start, and whether it is learned."""
+        """The standard deviation of the targets at the start.
+
+        Args:
+            problem: The networks and their data.
+
+        Returns:
+            The deviation, and whether it is learned.
+        """
 
 
 INITIAL_NOISE = 0.5  # where a learned noise starts, for targets of unit variance
