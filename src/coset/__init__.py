@@ -1,26 +1,12 @@
 """Work with neural networks modulo their symmetries.
 
 Names are loaded when first used, so that importing coset, and the command line's help, does not load torch. They stand
-in `__init__.pyi`, which type checkers read too. Nothing is imported above: `python -m coset` runs this before it can
+in `__init__.pyi`, which type checkers read too. No library is imported above: `python -m coset` runs this before it can
 take the current folder off the path, where a file may have the name of a library's module.
 """
 
 from coset._version import __version__ as __version__
-
-
-def surface() -> dict[str, tuple[str, str | None]]:
-    """For each public name the module it lives in and its name there, None if it is that module."""
-    import ast
-    from pathlib import Path
-
-    stub = ast.parse(Path(__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
-    homes: dict[str, tuple[str, str | None]] = {}
-    for node in stub.body:
-        if isinstance(node, ast.ImportFrom) and node.module is not None:
-            is_package = node.module in ("coset", "coset.core", "coset.symmetries")  # of rooms, or of modules
-            for alias in node.names:
-                homes[alias.name] = (f"{node.module}.{alias.name}", None) if is_package else (node.module, alias.name)
-    return homes
+from coset.core.surface import surface
 
 
 def __getattr__(name: str) -> object:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import coset
 from coset.cli import settings
 from coset.core.errors import CosetError
+from coset.core.surface import surface
 
 if TYPE_CHECKING:
     from coset.training.loop import Method
@@ -25,8 +26,7 @@ ROOM, ROOT = "coset.inference.", ("coset.training.loop", "Method")
 @cache
 def classes() -> dict[str, str]:
     """The names of methods, and of their classes: `symmetrized-vi` is `SymmetrizedVI`."""
-    table: dict[str, tuple[str, str | None]] = coset.surface()  # type: ignore[attr-defined]  # which the stub itself is
-    homes = ((name, module) for name, (module, own) in table.items() if own == name)
+    homes = ((name, module) for name, (module, own) in surface().items() if own == name)
     names = [name for name, module in homes if module.startswith(ROOM) and _descends(module, name)]
     return {re.sub("(?<=[a-z])(?=[A-Z])", "-", name).lower(): name for name in sorted(names)}
 

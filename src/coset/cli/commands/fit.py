@@ -27,13 +27,14 @@ if TYPE_CHECKING:
     from coset.cli.experiment import Experiment
     from coset.training.loop import Method
 
+METHOD = typer.Option(help=f"{methods.choices()}.")
 SETTING = settings_option("A setting of the method, such as rate=0.01 or base.epochs=20.")
 
 
 def fit(
     model: ModelOption,
     data: Annotated[str, typer.Option(help="A data set, such as mnist: its training split.")],
-    method: Annotated[str, typer.Option(help=f"{methods.choices()}.")],
+    method: Annotated[str, METHOD],
     out: Annotated[Path, typer.Option(help="Folder for solutions, metrics and checkpoints; a run goes on in its own.")],
     replicas: Annotated[int, typer.Option(help="Solutions from independent starts.", min=1)] = 1,
     settings: Annotated[list[str] | None, SETTING] = None,
