@@ -33,7 +33,7 @@ THINGS: dict[str, tuple[Callable[[], object], list[str]]] = {
     "flow": (flow, ["geometric flow, coupling training", "loss", "yes", "networks", "6 of 51", "float32", "6 "]),
     "base": (lambda: flow().sampler.base, ["geometric", "layers.1.bias", "N("]),
     "guidance": (lambda: coset.Guidance(MODEL, SPLIT, 2.0), ["30 examples for MLP", "strength", "all examples"]),
-    "matching": (lambda: coset.Matching(epochs=20, optimizer="adam"), ["epochs=20", "adam"]),
+    "matching": (lambda: coset.Matching(epochs=20, optimizer="adam"), ["Matching", "epochs=20", "adam"]),
     "architecture": (coset.Architecture, ["units", "width=256"]),
     "scores": (lambda: coset.scores(population(), MODEL, SPLIT), ["6 networks", "loss", "accuracy", "deviation"]),
     "diversity": (lambda: coset.diversity(population(), MODEL, SPLIT), ["15 pairs", "nats", "another class"]),
