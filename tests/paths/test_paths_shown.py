@@ -70,9 +70,10 @@ def test_a_notebook_shows_the_picture_where_it_can_be_made(
     assert objects[name]._repr_html_().endswith("</table>")
 
 
-def test_settings_show_each_of_their_fields(objects: dict[str, Any]) -> None:
-    assert "batch_size 128" in repr(objects["Connect"]) and "bends 1" in repr(objects["Connect"])
-    assert "chunk 4096" in repr(objects["Collect"])
+def test_settings_show_what_is_not_as_by_default_and_all_in_a_notebook(objects: dict[str, Any]) -> None:
+    assert repr(coset.Connect(bends=2)) == "Connect(bends=2)" and repr(coset.Collect(chunk=8)) == "Collect(chunk=8)"
+    assert all(word in objects["Connect"]._repr_html_() for word in ("batch_size", "128", "bends", "stratified"))
+    assert all(word in objects["Collect"]._repr_html_() for word in ("chunk", "4096", "weight_decay"))
 
 
 def test_networks_are_modules_states_or_solutions(digits: data.DataSet, networks: list[nn.Module]) -> None:
