@@ -52,11 +52,6 @@ class Stage:
         """Where the result lies, or will."""
         return None if self.folder is None or self.result is None else self.folder / self.result
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether the result is there."""
-        return self.file is not None and self.file.exists()
-
     def read(self, read: Callable[[Path], T]) -> T | None:
         """The result by `read`, None if it is not there yet."""
         return read(self.file) if self.file is not None and self.file.exists() else None
