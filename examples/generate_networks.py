@@ -8,7 +8,8 @@ model = zoo.build("mlp:30-4-2")
 networks = coset.collect(model, cancer.train, 256, coset.Collect(epochs=20))
 
 sym = coset.symmetry(model, (cancer.test.inputs[:2],))
-flow = coset.Flow(sym).fit(networks, coset.Matching(epochs=60))
+small = coset.Architecture(width=32, depth=2, heads=4)
+flow = coset.Flow(sym, architecture=small).fit(networks, coset.Matching(epochs=80))
 samples = flow.sample(64)
 
 for name, population in {"trained": networks, "generated": samples}.items():

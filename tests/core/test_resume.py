@@ -39,9 +39,9 @@ def test_a_result_is_computed_once_and_ends_the_checkpoint(tmp_path: Path) -> No
         stage.save_checkpoint({"epoch": 1})
         return "done"
 
-    assert not stage.is_finished and stage.read(read) is None
+    assert stage.read(read) is None
     assert [stage.complete(read, compute, write) for _ in range(2)] == ["done", "done"] and len(calls) == 1
-    assert stage.is_finished and not (tmp_path / "part" / CHECKPOINT).exists()
+    assert stage.read(read) == "done" and not (tmp_path / "part" / CHECKPOINT).exists()
 
 
 def test_a_checkpoint_is_read_back_on_a_device_and_checked(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_where_nothing_is_kept_nothing_is_written(tmp_path: Path, monkeypatch: p
     stage.log({"epoch": 1})
     stage.save_checkpoint({"epoch": 1})
     assert stage.load_checkpoint(CPU, []) is None and stage.complete(read, lambda: "done", write) == "done"
-    assert stage.value({}, lambda: 1).value == 1 and not stage.is_finished and not list(tmp_path.iterdir())
+    assert stage.value({}, lambda: 1).value == 1 and stage.file is None and not list(tmp_path.iterdir())
 
 
 def test_a_folder_belongs_to_one_run(tmp_path: Path) -> None:
