@@ -1,4 +1,4 @@
-"""The pages of docs/ that are made from the records under results/: coverage.md, merging.md and papers.md.
+"""The pages of docs/ that are made: coverage.md, merging.md and papers.md from records, reference.md from docstrings.
 
 python -m tools.docs docs results papers/results
 """
@@ -16,18 +16,20 @@ from coset.plot import save
 from tools.docs_coverage import coverage
 from tools.docs_merging import merging
 from tools.docs_papers import papers
+from tools.docs_reference import reference
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the pages; 2, and no page, if a file cannot be used."""
     parser = argparse.ArgumentParser(prog="python -m tools.docs", description="Write the pages of results.")
-    parser.add_argument("docs", type=Path, help="folder to write coverage.md, merging.md, papers.md and img/ to")
+    parser.add_argument("docs", type=Path, help="folder to write the pages and img/ to")
     parser.add_argument("results", type=Path, help="folder with the JSON files of bench/")
     parser.add_argument("papers", type=Path, help="folder with the records of `coset reproduce`")
     options = parser.parse_args(arguments)
     try:
         (merged, pictures), (figures, more) = merging(options.results), papers(options.papers)
         pages = {"coverage.md": coverage(options.results), "merging.md": merged, "papers.md": figures}
+        pages["reference.md"] = reference()
         (options.docs / "img").mkdir(exist_ok=True)
         for name, figure in (pictures | more).items():
             save(figure, options.docs / "img" / name)

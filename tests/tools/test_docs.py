@@ -19,8 +19,15 @@ def test_main_writes_the_pages_or_nothing(tmp_path: Path, capsys: pytest.Capture
     write(results, "merging-mnist.json", PAIR)
     assert docs.main([str(pages), str(results), str(records)]) == 0
     written = {path: path.read_bytes() for path in pages.rglob("*.*")}
-    assert {path.name for path in written} == {"coverage.md", "merging.md", "papers.md", "barrier-mnist.png"}
+    assert {path.name for path in written} == {
+        "coverage.md",
+        "merging.md",
+        "papers.md",
+        "reference.md",
+        "barrier-mnist.png",
+    }
     assert written[pages / "coverage.md"].startswith(b"# Coverage")
+    assert b"| `coset.align` | The element that brings b" in written[pages / "reference.md"]
     for name in ("llama8b.json", "merging-ten.json"):
         write(results, name, {"seconds": 1})
         assert docs.main([str(pages), str(results), str(records)]) == 2
