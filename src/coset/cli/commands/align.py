@@ -24,7 +24,6 @@ from coset.cli.options import (
     SymmetryOption,
 )
 from coset.core.errors import CosetError
-from coset.core.names import plural
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -159,6 +158,5 @@ def _show(report: dict[str, Any]) -> None:
         out.print("the model has no weights here, so the function was not checked by running it")
     else:
         out.print(f"same function: the output changes by {change:.1e}, in {report['output_precision']}")
-    groups, sweeps = plural(report["groups"], "group"), plural(report["sweeps"], "sweep")
-    out.print(f"{groups}, {sweeps}, {report['seconds']:.2f} s")
+    out.print(f"groups: {report['groups']}, sweeps: {report['sweeps']}, seconds: {report['seconds']:.2f}")
     out.print(f"wrote {report['output']} and {report['element']}")
