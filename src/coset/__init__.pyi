@@ -7,6 +7,7 @@ first used, and `__all__`, the reference and the tests are made from it.
 from coset import (
     alignment as alignment,
     assignment as assignment,
+    cli as cli,
     core as core,
     data as data,
     flow as flow,
