@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch._decomp import decompositions
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, GraphModule, Node
@@ -95,7 +96,7 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | N
     aliases = tied_names(model)
     every = {name: id(tensor) for name, tensor in named_tensors(model)}
     canonical = {ident: name for name, ident in reversed(list(every.items())) if name in aliases}
-    with evaluation_mode(model), quiet():
+    with evaluation_mode(model), quiet(), _final_states():
         try:
             program = _functional(torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False))
         except Exception as error:
@@ -120,6 +121,22 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | N
         for spec in program.graph_signature.output_specs
     ]
     return Trace(program, sources, mutated, aliases)
+
+
+@contextlib.contextmanager
+def _final_states() -> Iterator[None]:
+    """Up to torch 2.11 an LSTM's last states are traced with an axis too many; they have the shape of the first."""
+    layer: Callable[..., Any] = decompositions.one_layer_lstm
+
+    def with_shapes(x: Tensor, first: Sequence[Tensor], *args: Any, **kwargs: Any) -> Any:
+        out, last = layer(x, first, *args, **kwargs)
+        return out, tuple(a.reshape(b.shape) for a, b in zip(last, first, strict=True))
+
+    decompositions.one_layer_lstm = with_shapes  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        decompositions.one_layer_lstm = layer
 
 
 def _functional(program: ExportedProgram) -> ExportedProgram:
