@@ -61,3 +61,13 @@ def test_an_element_says_how_much_it_moves() -> None:
     assert lines[0] == "Element: one element"
     assert lines[1].split() == ["u", "moves", "2", "of", "4", "units", "1,", "0,", "2,", "3"]
     assert repr(sym.random(batch=5)).startswith("Element: 5 elements")
+
+
+def test_notes_are_shown_and_kept_in_files() -> None:
+    notes = [f"note {k}" for k in range(40)]
+    raw = {"groups": {"u": 4}, "tensors": {"w": ["u"]}, "notes": notes}
+    sym = coset.Symmetry.from_json(json.dumps(raw))
+    assert list(coset.Symmetry.from_json(sym.to_json()).notes) == notes
+    assert "note 0" in repr(sym) and "note 39" in sym._repr_html_() and len(repr(sym).splitlines()) <= LINES
+    with pytest.raises(coset.SymmetryError, match="'notes' must be a list of sentences"):
+        coset.Symmetry.from_json(json.dumps({**raw, "notes": [1]}))

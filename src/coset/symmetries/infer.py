@@ -329,7 +329,8 @@ def build(inference: Inference, aliases: Mapping[str, str]) -> Symmetry:
         for leaf in leaves(term)
         if leaf.cause is not None
     ]
-    return Symmetry(sets, axes, scalings, tuple(dict.fromkeys(fixed)))
+    notes = tuple(dict.fromkeys(inference.tape.notes))
+    return Symmetry(sets, axes, scalings, tuple(dict.fromkeys(fixed)), notes=notes)
 
 
 def _names(inference: Inference, bases: Bases, factors: list[Factor]) -> dict[Term, str]:

@@ -5,7 +5,7 @@
                  "qkv.weight": [{"concat": [["heads", "inner"], ["heads", "inner"], ["heads", "value"]]}, 64]}}
 
 Tensors that are not trained, such as running statistics, may be listed under "buffers": costs leave them out. A
-second name of a tensor may be given its first under "tied": a state may leave either out.
+second name of a tensor may be given its first under "tied": a state may leave either out. "notes" are sentences.
 An axis is the name of a group, a number (a fixed order of that many positions), a list (a product, outermost
 first), or ``{"concat": [...]}`` or ``{"interleave": [...]}``.
 """
@@ -56,6 +56,7 @@ def symmetry_to_json(sym: Symmetry) -> str:
         "fixed": [[f.tensor, f.axis, f.size, f.op, f.reason] for f in sym.fixed],
         "buffers": [name for name in sym.axes if name in sym.buffers],
         "tied": dict(sym.tied),
+        "notes": list(sym.notes),
     }
     return json.dumps(raw, indent=1)
 
@@ -72,7 +73,8 @@ def symmetry_from_json(text: str) -> Symmetry:
     scalings = tuple(scaling_from_json(n, r, sets, axes) for n, r in raw.get("scalings", {}).items())
     fixed = tuple(FixedAxis(*entry) for entry in raw.get("fixed", ()))
     buffers, tied = frozenset(raw.get("buffers", ())), raw.get("tied", {})
-    return Symmetry(sets, axes, scalings, fixed, buffers=buffers, tied=tied)
+    notes = tuple(raw.get("notes", ()))
+    return Symmetry(sets, axes, scalings, fixed, buffers=buffers, tied=tied, notes=notes)
 
 
 def axis_to_json(axis: Axis) -> Any:
@@ -262,6 +264,9 @@ def parse(text: str) -> dict[str, Any]:
     tied = raw.get("tied", {})
     if not isinstance(tied, dict) or not all(isinstance(name, str) for name in tied.values()):
         raise SymmetryError("'tied' must map second names of tensors to their first")
+    notes = raw.get("notes", [])
+    if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
+        raise SymmetryError("'notes' must be a list of sentences")
     return raw
 
 

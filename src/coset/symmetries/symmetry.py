@@ -233,6 +233,7 @@ class Symmetry(Shown):
         seconds: How long "export", "inference" and "verification" took.
         buffers: The tensors that are not trained, such as running statistics.
         tied: Second names of tensors -> their first name; a state may leave either out.
+        notes: What holds under a condition, or could not be looked at, in a sentence each.
 
     Example:
         >>> [(group.name, group.size) for group in sym.groups]
@@ -249,6 +250,7 @@ class Symmetry(Shown):
     seconds: Mapping[str, float] = field(default_factory=dict)
     buffers: frozenset[str] = frozenset()
     tied: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -443,6 +445,11 @@ class Symmetry(Shown):
         rows += more_scalings
         rows += [(f"{plural(count, 'axis', 'axes')} fixed", op, reason) for op, reason, count, _ in fixed]
         rows += more_fixed
+        if self.notes and most is not None:
+            more = f" (and {plural(len(self.notes) - 1, 'more note')})" if len(self.notes) > 1 else ""
+            rows.append(("note", self.notes[0] + more))
+        else:
+            rows += [("note", note) for note in self.notes]
         check = self.verification
         rows.append(
             ("check", "not verified" if check is None else f"{check.note}; the output changes by {check.deviation:.1e}")

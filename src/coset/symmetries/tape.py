@@ -145,6 +145,7 @@ class Tape:
         unused: Units of the state that no step reads.
         silent: Tensors of the state that no step reads.
         constants: Index tensors that the model holds -> their entries.
+        notes: What users should know of the result, in a sentence each.
     """
 
     unifier: Unifier = field(default_factory=Unifier)
@@ -154,6 +155,7 @@ class Tape:
     unused: set[Term] = field(default_factory=set)
     silent: set[Value] = field(default_factory=set)
     constants: dict[Value, list[int]] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
 
     @property
     def cause(self) -> Cause:
