@@ -188,6 +188,7 @@ from coset.solutions.solution import Solution as Solution
 from coset.solutions.symmetrized import Symmetrized as Symmetrized
 from coset.solutions.wasserstein import wasserstein as wasserstein
 from coset.symmetries import tape as tape
+from coset.symmetries.examples import Example as Example
 from coset.symmetries.group import (
     Element as Element,
     Group as Group,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -77,7 +78,7 @@ def add(
 
 
 def simple(name: str, groups: str | None, function: Callable[..., Any], x: Tensor | None = None, **parts: Any) -> None:
-    """A net of linear maps a (3 -> 4) and b (4 -> 2), and more, with a (3, 3) input."""
+    """A net of linear maps a (3 -> 4) and b (4 -> 2), as far as it uses them, and more, with a (3, 3) input."""
     log_order = parts.pop("log_order", None)
 
     def make() -> Sample:
@@ -85,10 +86,16 @@ def simple(name: str, groups: str | None, function: Callable[..., Any], x: Tenso
             k: part() if callable(part) and not isinstance(part, nn.Module | Tensor) else part
             for k, part in parts.items()
         }
-        full = {"a": lin(3, 4), "b": lin(4, 2), **own}
-        return Net(function, **full), (torch.randn(3, 3) if x is None else x,)
+        linear = {k: lin(*sizes) for k, sizes in (("a", (3, 4)), ("b", (4, 2))) if k in _names(function.__code__)}
+        return Net(function, **{**linear, **own}), (torch.randn(3, 3) if x is None else x,)
 
     add(name, groups, make, log_order=log_order, odd=True)
+
+
+def _names(code: CodeType) -> set[str]:
+    """The attributes that a function uses, and functions inside it."""
+    inner = [_names(part) for part in code.co_consts if isinstance(part, CodeType)]
+    return set(code.co_names).union(*inner)
 
 
 def par(*shape: int) -> nn.Parameter:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 import coset
 from coset import Symmetry, SymmetryError
+from coset.symmetries.examples import Example
 from coset.symmetries.verify import check
 
 
@@ -280,7 +281,7 @@ def test_a_branch_behind_a_small_constant_is_seen_or_not_vouched_for(small: floa
     sym = coset.symmetry(model, args)
     wrong = edited(sym, lambda raw: raw["tensors"].update({"d.weight": [2, 5]}))
     try:
-        result = check(wrong, model, args)
+        result = check(wrong, model, Example(args))
         assert not result.conclusive or ("c" in result.weak and "'c'" in result.note)
     except SymmetryError as error:
         assert "'c'" in str(error)

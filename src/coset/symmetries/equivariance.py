@@ -13,7 +13,7 @@ from torch.utils import _pytree as pytree
 from coset.symmetries.group import COMPOSITES, Axis, Fixed, Units, layout
 from coset.symmetries.tape import NodeValue, Slices, Value
 from coset.symmetries.terms import Term, find, leaves, parts
-from coset.symmetries.trace import Trace, op_name
+from coset.symmetries.trace import PREFIX, Trace, op_name
 
 TOLERANCE = 1e-3
 
@@ -22,12 +22,10 @@ def inequivariant_ops(
     trace: Trace,
     values: Mapping[Node, NodeValue],
     state: Mapping[str, Tensor],
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
     most: int = 3,
 ) -> list[str]:
     """Ops f with f(g x) != g f(x) for a random permutation g of all units, by their rules' own account."""
-    inputs = trace.flat_inputs(state, args, kwargs)
+    inputs = trace.inputs(state)
     checker = _Checker(trace, values, most)
     with torch.no_grad():
         checker.run(*inputs)
@@ -63,7 +61,8 @@ class _Checker(Interpreter):
             actual = node.target(*args, **kwargs)  # type: ignore[operator]
             if not _same(expected, actual):
                 stack = [str(path) for path, _ in node.meta.get("nn_module_stack", {}).values() if path]
-                self.ops.append(f"{op_name(node)} in {stack[-1] if stack else 'the model'}")
+                path = stack[-1].removeprefix(PREFIX.rstrip(".")).removeprefix(".") if stack else ""
+                self.ops.append(f"{op_name(node)} in {path or 'the model'}")
         return result
 
     def _move(self, value: NodeValue, x: Any) -> Any:

@@ -1,32 +1,37 @@
-"""From a model to its `Symmetry`: run the rules over the traced graph, name what is left free, and verify it."""
+"""From a model to its `Symmetry`: trace it, infer what is free, and look for calls that show it to be too much."""
 
 from __future__ import annotations
 
-import operator
+import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor, nn
-from torch.fx import Node
-from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch import nn
 
-import coset.symmetries.rules  # noqa: F401  (registers every rule)
 from coset.core import state as states
 from coset.core.errors import SymmetryError
+from coset.core.functional import named_tensors
 from coset.symmetries.equivariance import inequivariant_ops
-from coset.symmetries.fibres import Bases, fibres
-from coset.symmetries.group import COMPOSITES, Axis, Concat, Fixed, FixedAxis, IndexSet, Interleave, Product, Units
-from coset.symmetries.scaling import Factor, find_scalings, independent
+from coset.symmetries.examples import Args, Example, Variant, as_example, detours
+from coset.symmetries.interpreter import build, infer
+from coset.symmetries.shared_memory import pairs_in_one_memory, tie
 from coset.symmetries.symmetry import Symmetry
-from coset.symmetries.tape import NONLINEAR, RULES, Call, NodeValue, NoRuleError, Slices, Tape, Value
-from coset.symmetries.terms import Cause, Origin, Term, Unifier, find, fixed, freeze, leaves, parts, units
-from coset.symmetries.trace import Args, Trace, op_name, positional, shape_of, trace
-from coset.symmetries.verify import check, generic
+from coset.symmetries.tape import NONLINEAR
+from coset.symmetries.terms import Cause, freeze
+from coset.symmetries.trace import Trace, another_size, single, touched, trace
+from coset.symmetries.unreached import freeze_what_they_may_read, unreached
+from coset.symmetries.verify import CounterexampleError, check, generic
 
-MOST_RESTARTS = 12
+logger = logging.getLogger(__name__)
+
+MOST_TRACES = 12
+MOST_FROZEN = 12
+MOST_NAMED = 5
+
+Unreached = Literal["freeze", "refuse", "ignore"]
 
 
 def symmetry(
@@ -34,19 +39,28 @@ def symmetry(
     args: Args,
     kwargs: Mapping[str, Any] | None = None,
     *,
+    examples: Sequence[Example | Args | Mapping[str, Any]] = (),
+    unreached: Unreached = "freeze",
     strict: bool = False,
     verify: bool = True,
 ) -> Symmetry:
     """Infer the symmetry group of a model in evaluation mode, and verify it by running the model.
 
     The model is traced with `torch.export`, every axis of every tensor gets a term, and the rule of each op unifies
-    terms. Units that stay free are the group. A model on the meta device has no weights to run, and is not verified.
+    terms. Units that stay free are the group. It is then checked for the example and for calls with other sizes and
+    values, on the model's weights and random ones; where the model computes something else there, such as another
+    branch, it is traced there too. A model on the meta device has no weights to run: it is traced at a second size.
 
     Args:
         model: Any module that `torch.export` can trace. It is left as it was.
         args: What the model is called with, such as a batch of inputs: a tuple, or a tensor if there is one argument.
         kwargs: Its named arguments.
-        strict: Raise where an op has no rule. Otherwise what it touches is fixed, and listed in `Symmetry.fixed`.
+        examples: Further calls that the group must hold for: arguments as above, a mapping of named ones, or an
+            `Example`, which may be in training mode.
+        unreached: What to do about parameters that no example reaches, such as other heads: `freeze` the units that
+            they may read, `refuse` the model, or `ignore` them.
+        strict: Raise where an op has no rule, or where the group holds under a condition. Otherwise what such an op
+            touches is fixed, and listed in `Symmetry.fixed`, and conditions stand in `Symmetry.notes`.
         verify: Whether to run the model under random elements of the group.
 
     Returns:
@@ -61,331 +75,169 @@ def symmetry(
         >>> [(group.name, group.size) for group in sym.groups]
         [('layers.0', 16)]
     """
-    start = time.perf_counter()
-    args = positional(args)
-    program = trace(model, args, kwargs)
-    exported = time.perf_counter()
-    inference = infer(program, strict)
-    buffers = {name for name, _ in model.named_buffers(remove_duplicate=False)}
-    sym = replace(
-        build(inference, program.aliases),
-        buffers=frozenset(buffers & program.aliases.keys()),
-        tied={name: first for name, first in program.aliases.items() if name != first},
-    )
-    inferred = time.perf_counter()
-    seconds = {"export": exported - start, "inference": inferred - exported, "verification": 0.0}
-    real = not any(tensor.is_meta for tensor in model.state_dict().values())
-    if not verify or not real:
-        return replace(sym, seconds=seconds)
-    try:
-        verification = check(sym, model, args, kwargs)
-    except SymmetryError as error:
-        # At random weights, so that ties in the model's own blame no rule.
-        weights = generic(states.of(model), torch.Generator().manual_seed(0))
-        ops = inequivariant_ops(program, inference.values, weights, args, kwargs or {})
-        blame = f"; the rule of {', '.join(ops)} is wrong" if ops else ""
-        raise SymmetryError(f"{error}{blame}") from error
-    seconds["verification"] = time.perf_counter() - inferred
-    return replace(sym, verification=verification, seconds=seconds)
+    if unreached not in get_args(Unreached):
+        raise SymmetryError(f"unreached={unreached!r} is none of {', '.join(map(repr, get_args(Unreached)))}")
+    first, *more = (as_example(call) for call in [Example(args, kwargs or {}), *examples])
+    model = single(model, first)
+    search = _Inference(model, first, more, unreached, strict)
+    real = verify and not any(tensor.is_meta for tensor in model.state_dict().values())
+    return search.verified() if real else search.at_two_sizes()
 
 
-@dataclass
-class Inference:
-    """The axes of every state tensor and of every result, and the tape that relates them."""
+class _Inference:
+    """The group that holds for all calls that were met: those given, and those that showed it to be too large."""
 
-    parameters: dict[str, Value]
-    tape: Tape
-    values: dict[Node, NodeValue] = field(default_factory=dict)
-
-
-def infer(trace: Trace, strict: bool = False) -> Inference:
-    """Interpret the graph; start again where splitting an axis into separate slices would lose less."""
-    splits: frozenset[Origin] = frozenset()
-    for _ in range(MOST_RESTARTS):
-        run = _Interpreter(trace, splits, strict)
-        inference = run.interpret()
-        if run.tape.unifier.splits <= splits:
-            break
-        splits |= run.tape.unifier.splits
-    return inference
-
-
-class _Interpreter:
-    def __init__(self, trace: Trace, splits: frozenset[Origin], strict: bool) -> None:
-        self.trace = trace
-        self.splits = splits
+    def __init__(
+        self, model: nn.Module, first: Example, more: Sequence[Example], unreached: Unreached, strict: bool
+    ) -> None:
+        self.model = model
+        self.unreached = unreached
         self.strict = strict
-        self.tape = Tape(Unifier())
-        self.values: dict[Node, NodeValue] = {}
-        self.inference = Inference({}, self.tape, values=self.values)
+        self.seconds = dict.fromkeys(("export", "inference", "verification"), 0.0)
+        self.notes: list[str] = []
+        self.others = [Variant(example, "value", f"example {k} of `examples`") for k, example in enumerate(more, 1)]
+        self.traces: list[Trace] = []
+        for example in (first, *more):
+            self._trace(example)
+        if any(buffer is not None for trace in self.traces for buffer in trace.mutated):
+            self.others.append(Variant(first, "again", "a second call of the same module"))
+        self._infer()
+        self._reach()
 
-    def interpret(self) -> Inference:
-        for node in self.trace.graph.nodes:
-            self.tape.unifier.cause = Cause(op_name(node) if node.op == "call_function" else node.op, "")
-            if node.op == "placeholder":
-                self.values[node] = self._placeholder(node)
-            elif node.op == "call_function":
-                self.values[node] = self._call(node)
-            elif node.op == "get_attr":
-                self.values[node] = self._fixed(node, "constant")
-            elif node.op == "output":
-                self._outputs(node)
-        self._freeze_unused()
-        return self.inference
+    def _trace(self, example: Example) -> None:
+        start = time.perf_counter()
+        self.traces.append(trace(self.model, example))
+        self.seconds["export"] += time.perf_counter() - start
 
-    def _freeze_unused(self) -> None:
-        """Parts of the state that this input leaves aside, such as later positions, may matter for another."""
-        used = {
-            leaf
-            for step in self.tape.steps
-            if step.kind != "move"
-            for operand in step.ins
-            for segment in operand.segments
-            for leaf in leaves(segment.term)
-        }
-        read = {operand.value for step in self.tape.steps for operand in step.ins}
-        for value in self.inference.parameters.values():
-            own = [leaf for term in value.axes for leaf in leaves(term)]
-            if value not in read or (own and not used.intersection(own)):
-                self.tape.silent.add(value)
-            for term in value.axes:
-                for leaf in leaves(term):
-                    if leaf not in used:
-                        freeze(leaf, Cause("", "not used"))
-                        self.tape.unused.add(leaf)
+    def _infer(self) -> None:
+        start = time.perf_counter()
+        self.inference = infer(self.traces, self.strict)
+        tensors = dict(named_tensors(self.model))
+        values = self.inference.parameters
+        for a, b in pairs_in_one_memory({name: tensors[name] for name in values}):
+            tie(self.inference.tape, values[a], tensors[a], values[b], tensors[b])
+        self.seconds["inference"] += time.perf_counter() - start
 
-    def _placeholder(self, node: Node) -> Value | None:
-        source = self.trace.sources.get(node.name)
-        example = node.meta.get("val")
-        if not isinstance(example, Tensor) or source is None or shape_of(example) is None:
-            return None
-        if source.kind != "state":
-            reason = "model input" if source.kind == "input" else f"constant {source.name}"
-            value = Value(tuple(_fixed_term(int(size), source.kind, reason) for size in example.shape))
-            positions = self.trace.positions(source.name)
-            if positions is not None:
-                self.tape.constants[value] = positions
-            return value
-        if source.name not in self.inference.parameters:
-            value = Value(tuple(units(int(size)) for size in example.shape))
-            self.inference.parameters[source.name] = value
-            if not example.is_floating_point():
-                self.tape.map(value, NONLINEAR)
-        return self.inference.parameters[source.name]
-
-    def _outputs(self, node: Node) -> None:
-        outputs = node.args[0]
-        assert isinstance(outputs, Sequence)
-        for item, buffer in zip(outputs, self.trace.mutated, strict=True):
-            value = self.values.get(item) if isinstance(item, Node) else None
-            for part in _values(value):
-                if buffer is not None:
-                    name = self.trace.aliases.get(buffer, buffer)
-                    parameter = self.inference.parameters.get(name)
-                    if parameter is not None:
-                        for a, b in zip(part.axes, parameter.axes, strict=True):
-                            self.tape.unify(a, b)
-                    continue
-                self._freeze(part, Cause("output", "model output"))
-                self.tape.map(part, NONLINEAR)
-
-    def _freeze(self, value: Value, cause: Cause) -> None:
-        for term in value.axes:
-            freeze(term, cause)
-        if value.content is not None:
-            freeze(value.content, cause)
-
-    def _fixed(self, node: Node, reason: str) -> NodeValue:
-        example = node.meta.get("val")
-        op = self.tape.cause.op
-        if isinstance(example, Tensor):
-            return _undescribed(example, op, reason)
-        if isinstance(example, list | tuple):
-            return [_undescribed(item, op, reason) for item in example]
-        return None
-
-    def _call(self, node: Node) -> NodeValue:
-        if node.target is operator.getitem:
-            source = self.values.get(node.args[0])  # type: ignore[arg-type]
-            return source[node.args[1]] if isinstance(source, list) else None  # type: ignore[index]
-        example = node.meta.get("val")
-        outputs = [example] if isinstance(example, Tensor) else example
-        if not isinstance(outputs, list | tuple) or not any(isinstance(item, Tensor) for item in outputs):
-            return None
-        op = op_name(node)
-        try:
-            rule = RULES.get(op)
-            if rule is None:
-                raise NoRuleError("no rule for this op")
-            shapes = [shape_of(item) if isinstance(item, Tensor) else () for item in outputs]
-            sizes = [shape for shape in shapes if shape is not None]
-            if len(sizes) < len(shapes):
-                raise NoRuleError("its size depends on the data")
-            first = next(item for item in outputs if isinstance(item, Tensor))
-            is_number = first.is_floating_point() or first.is_complex()
-            call = Call(op, node.name, self._bind(node), sizes, is_number, self.tape, self.splits)
-            return self._guard(rule(call), outputs, isinstance(example, Tensor))
-        except (
-            NoRuleError,
-            ValueError,
-            KeyError,
-            IndexError,
-            TypeError,
-            AttributeError,
-            ZeroDivisionError,
-        ) as error:
-            return self._opaque(node, op, error)
-
-    def _bind(self, node: Node) -> dict[str, Any]:
-        """Arguments by schema name, with defaults, tensors replaced by values."""
-        schema = node.target._schema  # type: ignore[union-attr]
-        bound: dict[str, Any] = {}
-        for k, argument in enumerate(schema.arguments):
-            if k < len(node.args):
-                raw = node.args[k]
-            elif argument.name in node.kwargs:
-                raw = node.kwargs[argument.name]
-            else:
-                raw = argument.default_value
-            bound[argument.name] = self._resolve(raw)
-        return bound
-
-    def _resolve(self, raw: Any) -> Any:
-        if isinstance(raw, Node):
-            value = self.values.get(raw)
-            return value if value is not None else self._resolve(raw.meta.get("val"))
-        if isinstance(raw, list | tuple):
-            return [self._resolve(item) for item in raw]
-        if isinstance(raw, torch.SymInt):
+    def _reach(self) -> None:
+        """What the examples do not reach is looked for by other calls; what is left is dealt with as was asked for."""
+        for detour in detours(self.traces[0].example) if self.unreached != "ignore" else ():
+            missing = self._unreached()
+            if not missing:
+                return
+            if (touched(self.model, detour.example) or set()).isdisjoint(missing):
+                continue
             try:
-                return int(raw)
-            except GuardOnDataDependentSymNode as error:
-                raise NoRuleError("a number depends on the data") from error
-        return raw
+                self._trace(detour.example)
+            except SymmetryError as error:
+                logger.info("not traced with %s: %s", detour.what, error)
+            else:
+                self.others.append(detour)
+                self._infer()
+        self._freeze_unreached()
 
-    def _guard(self, result: Any, outputs: Sequence[Any], single: bool) -> NodeValue:
-        """A rule must return as many values as the op, each of the right shape."""
-        values = [result] if single and not isinstance(result, list) else result
-        if not isinstance(values, list) or (single and len(values) != 1) or len(values) < len(outputs):
-            raise NoRuleError("the rule returns the wrong number of tensors")
-        for k, (value, example) in enumerate(zip(values, outputs, strict=False)):
-            if value is None:
-                values[k] = _undescribed(example, self.tape.cause.op, "auxiliary result")
-            elif isinstance(example, Tensor) and value.shape != tuple(example.shape):
-                raise NoRuleError(f"the rule returns shape {value.shape} for {tuple(example.shape)}")
-        return values[0] if single else values
+    def _unreached(self) -> list[str]:
+        return unreached(self.inference.parameters, self.inference.tape, self._buffers())
 
-    def _opaque(self, node: Node, op: str, error: Exception) -> NodeValue:
-        """Fix whatever the op touches: always sound."""
-        refused = isinstance(error, NoRuleError)
-        reason = str(error) if refused else f"rule failed ({type(error).__name__}: {error})"
-        touched = [part for arg in node.all_input_nodes for part in _values(self.values.get(arg))]
-        free = [part for part in touched if any(not leaf.frozen for term in part.axes for leaf in leaves(term))]
-        if free and self.strict:
-            raise SymmetryError(f"op {op} at {node.name}: {reason}; without strict=True its axes are fixed")
-        for part in touched:
-            self._freeze(part, Cause(op, reason))
-            self.tape.map(part, NONLINEAR)
-        return self._fixed(node, reason)
+    def _buffers(self) -> set[str]:
+        return {name for name, _ in self.model.named_buffers(remove_duplicate=False)}
 
+    def _freeze_unreached(self) -> None:
+        names = self._unreached()
+        if not names or self.unreached == "ignore":
+            return
+        listing = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED))
+        if self.unreached == "refuse" or self.strict:
+            raise SymmetryError(
+                f"no example reaches {listing}, so it is not known which units they read; give calls that use them as "
+                "examples=[...], or leave it to unreached='freeze'"
+            )
+        freeze_what_they_may_read(names, self.inference.parameters, self.inference.tape, self.model)
+        self.notes = [
+            f"no example reaches {listing}: the units that they may read are fixed; examples=[...] that use them free "
+            "these, unreached='ignore' leaves them aside"
+        ]
 
-def _fixed_term(size: int, op: str, reason: str) -> Term:
-    return fixed(size, Cause(op, reason))
+    def _build(self) -> Symmetry:
+        start = time.perf_counter()
+        aliases = self.traces[0].aliases
+        sym = build(self.inference, aliases)
+        sym = replace(
+            sym,
+            notes=(*sym.notes, *self.notes),
+            buffers=frozenset(self._buffers() & aliases.keys()),
+            tied={name: first for name, first in aliases.items() if name != first},
+        )
+        self.seconds["inference"] += time.perf_counter() - start
+        return replace(sym, seconds=dict(self.seconds))
 
+    def at_two_sizes(self) -> Symmetry:
+        """Without verification: the model is traced once more, with all sizes changed that it lets change."""
+        other = another_size(self.model, self.traces[0].example)
+        if other is not None:
+            try:
+                self._trace(other)
+            except SymmetryError as error:
+                logger.info("not traced at another size: %s", error)
+            else:
+                self._infer()
+                self._freeze_unreached()
+        return self._build()
 
-def _values(value: NodeValue) -> list[Value]:
-    if isinstance(value, Value):
-        return [value]
-    if isinstance(value, Slices):
-        return list(value.parts)
-    return [part for item in value or [] for part in _values(item)]
+    def verified(self) -> Symmetry:
+        """What the model's function agrees with. Where another call shows a mistake, that call is traced too."""
+        freezing: list[CounterexampleError] = []
+        while True:
+            sym = self._build()
+            start = time.perf_counter()
+            try:
+                verification = check(sym, self.model, self.traces[0].example, others=self.others)
+            except CounterexampleError as error:
+                if not freezing and self._trace_there(error.variant):
+                    continue
+                if self.strict or not (error.groups or error.scalings) or len(freezing) >= MOST_FROZEN:
+                    raise SymmetryError(f"{error}{self._blame()}") from error
+                freezing.append(error)
+                self._freeze(sym, error)
+            except SymmetryError as error:
+                raise SymmetryError(f"{error}{self._blame()}") from error
+            else:
+                self.seconds["verification"] += time.perf_counter() - start
+                return replace(sym, verification=verification, seconds=dict(self.seconds))
 
+    def _trace_there(self, variant: Variant) -> bool:
+        """Whether tracing this call can show more: it is of another size, and was not traced yet."""
+        if variant.kind not in ("size", "number", "flag") or len(self.traces) >= MOST_TRACES:
+            return False
+        if any(trace.example is variant.example for trace in self.traces):
+            return False
+        try:
+            self._trace(variant.example)
+        except SymmetryError as error:
+            logger.info("not traced with %s: %s", variant.what, error)
+            return False
+        self.others.append(variant)
+        self._infer()
+        self._freeze_unreached()
+        return True
 
-def _undescribed(example: Any, op: str, reason: str) -> Value | None:
-    """A tensor that no rule describes."""
-    shape = shape_of(example) if isinstance(example, Tensor) else None
-    return None if shape is None else Value(tuple(_fixed_term(size, op, reason) for size in shape))
+    def _freeze(self, sym: Symmetry, error: CounterexampleError) -> None:
+        """What no trace explains is fixed: the units that break the function, or the factors of their tensors."""
+        tape, values = self.inference.tape, self.inference.parameters
+        blamed = dict.fromkeys(error.groups, "units") or dict.fromkeys(error.scalings, "factors")
+        for group in sym.groups:
+            if group.name in error.groups:
+                freeze(self.inference.names[group.name], Cause("", f"the function changes with {error.variant.what}"))
+        for scaling in sym.scalings:
+            if scaling.name in error.scalings and not error.groups:
+                for name in dict.fromkeys(member.tensor for member in scaling.members):
+                    tape.map(values[self.traces[0].aliases[name]], NONLINEAR)
+        self.notes.append(
+            f"the {' and '.join(dict.fromkeys(blamed.values()))} of {', '.join(map(repr, blamed))} are fixed, as the "
+            f"function changes with {error.variant.what}"
+        )
 
-
-def build(inference: Inference, aliases: Mapping[str, str]) -> Symmetry:
-    spanning = find_scalings(inference.parameters, inference.tape)
-    bases = fibres(inference.parameters, inference.tape, {factor.leaf for factor in spanning if factor.leaf})
-    factors = independent(spanning, inference.parameters, bases)
-    unit_names = _names(inference, bases, factors)
-    values = {name: inference.parameters[first] for name, first in aliases.items() if first in inference.parameters}
-    axes = {name: tuple(_simplify(_axis(term, unit_names)) for term in value.axes) for name, value in values.items()}
-    sets = {
-        name: IndexSet(name, leaf.size, tuple(unit_names[base] for base in bases.get(leaf, ())), not leaf.frozen)
-        for leaf, name in unit_names.items()
-    }
-    tied: dict[str, list[str]] = {}
-    for name, first in aliases.items():
-        tied.setdefault(first, []).append(name)
-    scalings = tuple(factor.scaling(k, unit_names, sets, tied) for k, factor in enumerate(factors))
-    fixed = [
-        FixedAxis(name, d, leaf.size, leaf.cause.op, leaf.cause.reason)
-        for name, value in values.items()
-        for d, term in enumerate(value.axes)
-        for leaf in leaves(term)
-        if leaf.cause is not None
-    ]
-    notes = tuple(dict.fromkeys(inference.tape.notes))
-    return Symmetry(sets, axes, scalings, tuple(dict.fromkeys(fixed)), notes=notes)
-
-
-def _names(inference: Inference, bases: Bases, factors: list[Factor]) -> dict[Term, str]:
-    """Name every unit set after the first module that produces it."""
-    fixed_but_used = {base for outer in bases.values() for base in outer} | {factor.leaf for factor in factors}
-    producers: dict[Term, str] = {}
-    for name, value in inference.parameters.items():
-        for term in value.axes:
-            for leaf in leaves(term):
-                if not leaf.frozen or leaf in fixed_but_used:
-                    producers.setdefault(leaf, name)
-    # A leaf first met on an input axis is named after its producer, if some tensor has it on axis 0.
-    for name, value in inference.parameters.items():
-        for leaf in leaves(value.axes[0]) if value.axes and name.endswith("weight") else []:
-            if leaf in producers and not _on_first_axis(inference, producers[leaf], leaf):
-                producers[leaf] = name
-    by_module: dict[str, list[Term]] = {}
-    for leaf, tensor in producers.items():
-        by_module.setdefault(tensor.rpartition(".")[0] or tensor, []).append(leaf)
-    names: dict[Term, str] = {}
-    for module, produced in by_module.items():
-        for k, leaf in enumerate(produced):
-            names[leaf] = module if len(produced) == 1 else f"{module}[{k}]"
-    return {leaf: names[leaf] for leaf in producers}
-
-
-def _on_first_axis(inference: Inference, tensor: str, leaf: Term) -> bool:
-    axes = inference.parameters[tensor].axes
-    return bool(axes) and leaf in leaves(axes[0])
-
-
-def _axis(term: Term, names: Mapping[Term, str]) -> Axis:
-    term = find(term)
-    if term.kind == "units":
-        return Units(names[term], term.size) if term in names else Fixed(term.size)
-    inner = tuple(_axis(child, names) for child in parts(term) if term.kind != "product" or find(child).size != 1)
-    if len(inner) == 1:
-        return inner[0]
-    return COMPOSITES[term.kind](inner)
-
-
-def _simplify(axis: Axis) -> Axis:
-    """Join neighbouring fixed factors and blocks, which say nothing apart."""
-    if isinstance(axis, Units) or not isinstance(axis, Product | Concat | Interleave):
-        return axis
-    parts = [_simplify(part) for part in axis.parts]
-    if all(isinstance(part, Fixed) for part in parts):
-        return Fixed(axis.size)
-    if isinstance(axis, Interleave):
-        return Interleave(tuple(parts))
-    merged: list[Axis] = []
-    for part in parts:
-        if merged and isinstance(part, Fixed) and isinstance(merged[-1], Fixed):
-            size = merged[-1].size * part.size if isinstance(axis, Product) else merged[-1].size + part.size
-            merged[-1] = Fixed(size)
-        else:
-            merged.append(part)
-    return type(axis)(tuple(merged))
+    def _blame(self) -> str:
+        # At random weights, so that ties in the model's own blame no rule.
+        weights = generic(states.of(self.model), torch.Generator().manual_seed(0))
+        ops = inequivariant_ops(self.traces[0], self.inference.values, weights)
+        return f"; the rule of {', '.join(ops)} is wrong" if ops else ""

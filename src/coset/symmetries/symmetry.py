@@ -14,6 +14,7 @@ from coset.core.errors import SymmetryError
 from coset.core.names import plural
 from coset.core.show import Shown, Table
 from coset.core.state import State, as_state
+from coset.symmetries.examples import Args, Example
 from coset.symmetries.group import (
     Axis,
     Element,
@@ -27,7 +28,6 @@ from coset.symmetries.group import (
     names,
 )
 from coset.symmetries.show import few, fixed_rows, group_rows, scaling_rows
-from coset.symmetries.trace import Args, positional
 
 
 class Action:
@@ -422,9 +422,11 @@ class Symmetry(Shown):
             >>> sym.verify(model, digits.test.inputs[:8]) < 1e-5
             True
         """
+        from coset.symmetries.trace import single
         from coset.symmetries.verify import check
 
-        return check(self, model, positional(args), kwargs, trials=trials)
+        example = Example(args, kwargs or {})
+        return check(self, single(model, example), example, trials=trials)
 
     def _shown(self) -> Table:
         return self._table(GROUP_ROWS, OTHER_ROWS)

@@ -142,8 +142,8 @@ class Tape:
         steps: What was written.
         offsets: Running variances -> the epsilon that is added to them.
         zeros: Values that are zero, which any factor leaves alone.
-        unused: Units of the state that no step reads.
-        silent: Tensors of the state that no step reads.
+        unused: Units of the state that have no factor, as no step reads them, or one that is not known.
+        silent: Tensors of the state that have no factor as a whole.
         constants: Index tensors that the model holds -> their entries.
         notes: What users should know of the result, in a sentence each.
     """

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch._decomp import decompositions
+from torch.distributions import Distribution
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from coset.core.errors import CosetError, SymmetryError
-from coset.core.functional import evaluation_mode, named_tensors, tied_names
+from coset.core.errors import SymmetryError
+from coset.core.functional import evaluation_mode, functional_call, named_tensors, tied_names
+from coset.symmetries.examples import Example, flatten, resizings
 
 LONGEST_LIST = 64
 
@@ -42,12 +48,15 @@ class Trace:
         for each entry of the graph's output: the buffer it updates, or None for a real output
     aliases
         state name -> the one name that stands for its tensor (tied parameters share one)
+    example
+        the call that was traced
     """
 
     program: ExportedProgram
     sources: Mapping[str, Source]
     mutated: Sequence[str | None]
     aliases: Mapping[str, str]
+    example: Example
 
     @property
     def module(self) -> GraphModule:
@@ -60,14 +69,14 @@ class Trace:
 
     def positions(self, name: str) -> list[int] | None:
         """A short list of integers that the model holds as a constant."""
-        x = self.program.constants.get(name)
+        x = self.program.constants.get(name, self.program.constants.get(PREFIX + name))
         if not isinstance(x, Tensor) or x.dtype != torch.int64 or x.dim() != 1 or x.is_meta:
             return None
         return [int(entry) for entry in x] if 0 < len(x) <= LONGEST_LIST else None
 
-    def flat_inputs(self, state: Mapping[str, Tensor], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    def inputs(self, state: Mapping[str, Tensor]) -> list[Any]:
         """What the graph's placeholders stand for, with the tensors of ``state`` in place of the model's."""
-        inputs = self.program._graph_module_flat_inputs(args, dict(kwargs))
+        inputs = self.program._graph_module_flat_inputs(tuple(self.example.copy().tensors), {})
         names = [node.name for node in self.graph.nodes if node.op == "placeholder"]
         return [
             state[self.sources[name].name] if self.sources[name].kind == "state" else value
@@ -75,30 +84,161 @@ class Trace:
         ]
 
 
+class _OnTensors(nn.Module):
+    """The model as a function of its input tensors alone to a list of tensors, whatever holds them."""
+
+    def __init__(self, model: nn.Module, example: Example, rebound: Callable[[Iterable[str]], object]) -> None:
+        """The exporter takes back what a call writes into attributes, so `rebound` hears names of buffers."""
+        super().__init__()
+        self.model = model
+        self._example = example
+        self._rebound = rebound
+
+    def forward(self, *tensors: Tensor) -> list[Tensor]:
+        rest = iter(tensors)
+        call = self._example.replace(lambda leaf: next(rest) if isinstance(leaf, Tensor) else leaf)
+        before = dict(self.model.named_buffers())
+        output = self.model(*call.args, **call.kwargs)
+        # `self.mean = mean` gives a buffer another tensor, which the exporter does not tell of.
+        after = {name: x for name, x in self.model.named_buffers() if x is not before.get(name)}
+        self._rebound(after)
+        return [*(x for x in flatten(output)[0] if isinstance(x, Tensor)), *after.values()]
+
+
+PREFIX = "model."
+"""What `_OnTensors` puts before the names of the model's tensors and modules."""
+
+
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch's warnings and graph dumps out of the user's terminal; errors are raised, not logged."""
+    """Keep torch's warnings and graph dumps out of the user's terminal; errors are raised, not logged or printed."""
     level = logging.root.manager.disable
-    logging.disable(logging.ERROR)
+    logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stdout(StringIO()), contextlib.redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(level)
 
 
-def trace(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None = None) -> Trace:
-    """Export ``model`` on example inputs. A model on the meta device is traced without any weights."""
+@contextlib.contextmanager
+def mode(model: nn.Module, training: bool) -> Iterator[None]:
+    """Evaluation, or training but for norms and dropout, whose batches and chance would tell nothing.
+
+    What calls leave behind in modules, such as the last hidden state, is taken away again.
+    """
+    before = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
+    try:
+        with evaluation_mode(model), _without_checks():
+            for module, *_ in before:
+                module.training = training and not isinstance(module, WITHOUT_TRAINING)
+            yield
+    finally:
+        for module, attributes, buffers in before:
+            for name in vars(module).keys() - attributes.keys():
+                del vars(module)[name]
+            vars(module).update(attributes)
+            module._buffers.clear()
+            module._buffers.update(buffers)
+
+
+WITHOUT_TRAINING = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+
+
+class _Single(nn.Module):
+    """What `nn.DataParallel` wraps, under the same names, on one device."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+
+@contextlib.contextmanager
+def _without_checks() -> Iterator[None]:
+    """Distributions look at the values of their parameters, which a trace has not."""
+    checks = Distribution._validate_args
+    Distribution.set_default_validate_args(False)
+    try:
+        yield
+    finally:
+        Distribution.set_default_validate_args(checks)
+
+
+def single(model: nn.Module, example: Example) -> nn.Module:
+    """The model without copies on other devices; where lazy layers have no shapes yet, a copy that was called once."""
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        model = _Single(model.module).train(model.training)
+    if not any(is_lazy(x) for _, x in named_tensors(model)):
+        return model
+    model = copy.deepcopy(model)
+    call = example.copy()
+    with mode(model, example.training):
+        model(*call.args, **call.kwargs)
+    return model
+
+
+def another_size(model: nn.Module, example: Example) -> Example | None:
+    """The example with every size changed that the model lets change; None if there is none."""
+    current, changed = example, set[str]()
+    for resizing in resizings(example, thorough=False):
+        if resizing.axis not in changed:
+            candidate = resizing.of(current)
+            if _takes(model, candidate):
+                current = candidate
+                changed.add(resizing.axis)
+    return current if changed else None
+
+
+def _takes(model: nn.Module, example: Example) -> bool:
+    return touched(model, example) is not None
+
+
+def touched(model: nn.Module, example: Example) -> set[str] | None:
+    """The names of the parameters that a call uses; None if the model does not take it."""
+    meta = any(parameter.is_meta for parameter in model.parameters())
+    call = example.replace(lambda x: x.to("meta") if meta and isinstance(x, Tensor) else x).copy()
+    tensors = {name: x.clone() for name, x in model.named_buffers()}
+    witness = _Witness()
+    try:
+        with mode(model, example.training), quiet(), witness:
+            functional_call(model, tensors, call.args, dict(call.kwargs))
+    except Exception:  # whatever a model raises for inputs that are not its own
+        return None
+    return {name for name, x in model.named_parameters(remove_duplicate=False) if id(x) in witness.used}
+
+
+class _Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes which tensors ops are called with."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.used: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self.used.update(id(x) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
+        return func(*args, **(kwargs or {}))
+
+
+def trace(model: nn.Module, example: Example) -> Trace:
+    """Export ``model`` on an example. A model on the meta device is traced without any weights."""
     if any(parameter.is_meta for parameter in model.parameters()):
         # Without weights only the shapes of the inputs matter.
-        args, kwargs = pytree.tree_map_only(Tensor, lambda x: x.to("meta"), (tuple(args), dict(kwargs or {})))
+        example = example.replace(lambda x: x.to("meta") if isinstance(x, Tensor) else x)
     aliases = tied_names(model)
     every = {name: id(tensor) for name, tensor in named_tensors(model)}
     canonical = {ident: name for name, ident in reversed(list(every.items())) if name in aliases}
-    with evaluation_mode(model), quiet(), _final_states():
+    with mode(model, example.training), quiet(), _final_states():
         try:
-            program = _functional(torch.export.export(model, tuple(args), dict(kwargs or {}), strict=False))
+            rebound: dict[str, None] = {}
+            function = _OnTensors(model, example, lambda names: rebound.update(dict.fromkeys(names)))
+            exported = torch.export.export(function, tuple(example.copy().tensors), strict=False)
+            program = _functional(exported)
         except Exception as error:
             first = next((line for line in str(error).splitlines() if line.strip()), repr(error))
             raise SymmetryError(
@@ -108,19 +248,21 @@ def trace(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | N
     sources: dict[str, Source] = {}
     for spec in program.graph_signature.input_specs:
         name = getattr(spec.arg, "name", "")
-        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and spec.target is not None:
-            state_name = canonical.get(every.get(spec.target, -1))
+        target = None if spec.target is None else spec.target.removeprefix(PREFIX)
+        if spec.kind in (InputKind.PARAMETER, InputKind.BUFFER) and target is not None:
+            state_name = canonical.get(every.get(target, -1))
             kind: Literal["state", "constant"] = "constant" if state_name is None else "state"
-            sources[name] = Source(kind, spec.target if state_name is None else aliases[state_name])
+            sources[name] = Source(kind, target if state_name is None else aliases[state_name])
         elif spec.kind is InputKind.USER_INPUT:
             sources[name] = Source("input", name)
         else:
             sources[name] = Source("constant", spec.target or name)
     mutated = [
-        spec.target if spec.kind is OutputKind.BUFFER_MUTATION else None
+        spec.target.removeprefix(PREFIX) if spec.kind is OutputKind.BUFFER_MUTATION and spec.target else None
         for spec in program.graph_signature.output_specs
     ]
-    return Trace(program, sources, mutated, aliases)
+    mutated[len(mutated) - len(rebound) :] = rebound
+    return Trace(program, sources, mutated, aliases, example)
 
 
 @contextlib.contextmanager
@@ -165,19 +307,3 @@ def shape_of(tensor: Tensor) -> tuple[int, ...] | None:
         return tuple(int(size) for size in tensor.shape)
     except GuardOnDataDependentSymNode:
         return None
-
-
-Args = Tensor | tuple[Any, ...]
-"""The positional arguments of a model, or its only one."""
-
-
-def positional(args: Args) -> tuple[Any, ...]:
-    """The arguments as a tuple; a lone tensor is one of them, where a tuple of it would be its rows."""
-    if isinstance(args, Tensor):
-        return (args,)
-    if not isinstance(args, tuple | list):
-        raise CosetError(
-            f"What the model is called with is a {type(args).__name__}: give a tuple of its arguments, or a tensor if "
-            "there is one, and those that have names as kwargs."
-        )
-    return tuple(args)

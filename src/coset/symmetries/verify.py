@@ -12,19 +12,19 @@ import copy
 import logging
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
 from coset.core import state as states
 from coset.core.errors import CosetError, SymmetryError
-from coset.core.functional import evaluation_mode
 from coset.core.show import Shown, Table
+from coset.symmetries.examples import Example, Variant, counts, flatten, variants
 from coset.symmetries.group import Element, Scaling
+from coset.symmetries.trace import mode
 
 if TYPE_CHECKING:
     from coset.symmetries.symmetry import Symmetry
@@ -40,6 +40,10 @@ ROUGH = 0.1
 BLAMED = 3
 GAINS = (1.0, 2.0, 4.0)
 SECONDS_FOR_WEAK = 2.0
+# Numbers of the state times those of the input up to which many other calls are tried, and else a few.
+THOROUGH = 2e8
+# Sizes of one axis that a model may refuse until no more are tried.
+MOST_REFUSED = 3
 SPECIAL = "; at random weights it holds, so the given ones are special: equal scores under a top-k or sort, say"
 
 
@@ -59,6 +63,7 @@ class Verification(Shown):
         weights: The weights that decided: "given" (the model's) or "random".
         trials: Elements tried on each set of weights; 0 if the group is trivial.
         weak: Groups for which moving one tensor alone was not seen, among those there was time to try.
+        calls: Other calls under which the output did not change either: other sizes, numbers and values.
 
     Example:
         >>> sym.verify(model, digits.test.inputs[:8]) < 1e-5
@@ -75,6 +80,7 @@ class Verification(Shown):
     weights: str
     trials: int
     weak: tuple[str, ...] = ()
+    calls: int = 0
 
     def __float__(self) -> float:
         return self.deviation
@@ -119,26 +125,50 @@ class Verification(Shown):
         )
 
 
+class CounterexampleError(SymmetryError):
+    """The group holds for the example, and not for another call that the model takes."""
+
+    def __init__(self, message: str, variant: Variant, groups: tuple[str, ...], scalings: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.variant = variant
+        self.groups = groups
+        self.scalings = scalings
+
+
 def check(
     sym: Symmetry,
     model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: Mapping[str, Any] | None = None,
+    example: Example,
     *,
+    others: Iterable[Variant] = (),
     trials: int = 3,
     seed: int = 0,
 ) -> Verification:
-    """Verify, or raise `SymmetryError` with the groups to blame."""
+    """Verify, or raise `SymmetryError` with the groups to blame.
+
+    Args:
+        sym: What is claimed.
+        model: The model, with real weights.
+        example: The call that was traced.
+        others: Calls that must be possible too, before those that are made up from the example.
+        trials: How many elements are tried on each set of weights.
+        seed: Of the elements and random weights.
+
+    Raises:
+        CounterexampleError: If the function changes for another call only.
+        SymmetryError: If it changes for the example.
+    """
     dtype = _dtype(model)
     if not sym.groups and not any(scaling.exact for scaling in sym.scalings):
         return Verification(0.0, 0.0, 0.0, True, _name(dtype), "given", 0)
     states.check(states.of(model), where="the model")
-    with evaluation_mode(model), torch.random.fork_rng():
-        runner = _Runner(sym, model, args, dict(kwargs or {}), seed)
+    with torch.random.fork_rng():
+        runner = _Runner(sym, model, example, seed)
         reports = runner.reports(trials)
+        finer: _Runner | None = None
         if not _decided(reports) and dtype != torch.float64:
             try:
-                finer = _Runner(sym, *_in_float64(model, args, kwargs), seed)
+                finer = _Runner(sym, *_in_float64(model, example), seed)
                 runner, reports = finer, finer.reports(trials)
             except (RuntimeError, TypeError, CosetError) as error:
                 logger.info("float64 cannot decide: %s", error)
@@ -153,9 +183,31 @@ def check(
         rough = runner.worst_approximate()
         if rough is not None:
             raise SymmetryError(rough)
+        # Weights at which a wrong move is sure to be seen, where there are any.
+        random = any(report.weights == "random" and report.conclusive for report in reports)
+        best = replace(best, calls=_other_calls(runner, "random" if random else best.weights, others))
     if not best.conclusive:
         logger.warning("the symmetry of %s could not be verified: %s", type(model).__name__, best.note)
     return best
+
+
+def _other_calls(runner: _Runner, weights: str, others: Iterable[Variant]) -> int:
+    """How many other calls the model takes; raises `CounterexampleError` where its function changes in one."""
+    calls = 0
+    for variant in [*others, *runner.variants()]:
+        change = runner.change(weights, variant)
+        calls += change is not None
+        if change is not None and change > TOLERANCE[runner.dtype]:
+            judge = runner
+            if runner.dtype != torch.float64:
+                try:
+                    judge = _Runner(runner.sym, *_in_float64(runner.model, runner.example), runner.seed)
+                except (RuntimeError, TypeError, CosetError) as error:
+                    logger.info("float64 cannot decide: %s", error)
+                if (judge.change(weights, variant) or 0.0) <= TOLERANCE[judge.dtype]:
+                    continue
+            raise judge.counterexample(weights, variant, change)
+    return calls
 
 
 def _decided(reports: list[Verification]) -> bool:
@@ -173,41 +225,116 @@ def _dtype(model: nn.Module) -> torch.dtype:
     return torch.float32
 
 
-def _in_float64(
-    model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any] | None
-) -> tuple[nn.Module, tuple[Any, ...], dict[str, Any]]:
-    def double(x: Any) -> Any:
-        return x.double() if isinstance(x, Tensor) and x.is_floating_point() else x
+def _in_float64(model: nn.Module, example: Example) -> tuple[nn.Module, Example]:
+    return copy.deepcopy(model).double(), _double(example)
 
-    return copy.deepcopy(model).double(), pytree.tree_map(double, args), pytree.tree_map(double, dict(kwargs or {}))
+
+def _double(example: Example) -> Example:
+    return example.replace(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x)
 
 
 class _Runner:
     """Runs one model in one precision on several states."""
 
-    def __init__(
-        self, sym: Symmetry, model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], seed: int
-    ) -> None:
+    def __init__(self, sym: Symmetry, model: nn.Module, example: Example, seed: int) -> None:
         self.sym = sym
         self.model = model
-        self.args, self.kwargs = args, kwargs
+        self.example = example
         self.dtype = _dtype(model)
         self.seed = seed
         self.generator = torch.Generator().manual_seed(seed)
         self.own = states.of(model)
+        self.size = sum(x.numel() for x in self.own.values())
         self.run(self.own)
 
-    def run(self, state: Mapping[str, Tensor], other_input: bool = False) -> list[Tensor]:
+    def run(self, state: Mapping[str, Tensor], example: Example | None = None) -> list[Tensor]:
         # Models that draw random numbers in evaluation mode must draw the same ones each time.
         torch.manual_seed(self.seed)
-        args, kwargs = (self.args, self.kwargs) if not other_input else self._another_input()
-        return numbers(states.call(self.model, state, args, kwargs))
+        call = (example or self.example).copy()
+        with mode(self.model, call.training):
+            return numbers(states.call(self.model, state, call.args, dict(call.kwargs)))
 
-    def _another_input(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def run_twice(self, state: Mapping[str, Tensor], example: Example) -> list[Tensor]:
+        """What the second call gives, after the first has written into buffers."""
+        torch.manual_seed(self.seed)
+        model = copy.deepcopy(self.model)
+        with torch.no_grad():
+            for name, tensor in model.state_dict().items():
+                tensor.copy_(state[name])
+        with mode(model, example.training):
+            for _ in range(2):
+                call = example.copy()
+                output = model(*call.args, **call.kwargs)
+        return numbers(output)
+
+    def _run_other(self, state: Mapping[str, Tensor], variant: Variant) -> list[Tensor]:
+        example = _double(variant.example) if self.dtype == torch.float64 else variant.example
+        return self.run_twice(state, example) if variant.kind == "again" else self.run(state, example)
+
+    def variants(self) -> Iterable[Variant]:
+        """Other calls, as many as the size of the model makes cheap."""
+        thorough = self.size * max(1, sum(x.numel() for x in self.example.tensors)) <= THOROUGH
+        again = [Variant(self.example, "again", "a second call of the same module")] if thorough else []
+        refused: dict[str, int] = {}
+        for variant in [*again, *variants(self.example, thorough=thorough)]:
+            if refused.get(variant.axis, 0) >= MOST_REFUSED:
+                continue
+            if self._takes(variant):
+                yield variant
+            elif variant.axis:
+                refused[variant.axis] = refused.get(variant.axis, 0) + 1
+
+    def _takes(self, variant: Variant) -> bool:
+        try:
+            self._run_other(self.own, variant)
+        except Exception as error:  # whatever a model raises for inputs that are not its own
+            logger.debug("the model does not take %s: %s", variant.what, error)
+            return False
+        return True
+
+    def change(self, weights: str, variant: Variant) -> float | None:
+        """How much the output of another call changes under two elements; None where it says nothing."""
+        state = self._weights(weights)
+        base = self._run_other(state, variant)
+        if not base or not all(bool(output.isfinite().any()) for output in base):
+            return None
+        if variant.kind == "flag" and [x.shape for x in base] != [x.shape for x in self.run(state)]:
+            # It asks for other results, such as the hidden states.
+            return None
+        generator = torch.Generator().manual_seed(self.seed)
+        elements = [self.sym.cycles(generator), self.sym.random(generator, scalings=True)]
+        images = (self.sym.act(element, state) for element in elements)
+        return max(difference(self._run_other(image, variant), base) for image in images)
+
+    def _weights(self, weights: str) -> dict[str, Tensor]:
+        return self.own if weights == "given" else generic(self.own, torch.Generator().manual_seed(self.seed))
+
+    def counterexample(self, weights: str, variant: Variant, change: float) -> CounterexampleError:
+        """The groups and scalings that break the function in this call."""
+        state = self._weights(weights)
+        base = self._run_other(state, variant)
+
+        def breaks(element: Element) -> bool:
+            return difference(self._run_other(self.sym.act(element, state), variant), base) > TOLERANCE[self.dtype]
+
+        groups = tuple(group.name for group in self.sym.groups if breaks(self._only({group.name})))
+        scalings = tuple(s.name for s in self.sym.scalings if s.exact and breaks(self._factors(s)))
+        blamed = ", ".join(map(repr, [*groups, *scalings])) or "all groups moved together"
+        return CounterexampleError(
+            f"the model's output changes by {change:.1e} with {variant.what}: no symmetry there in {blamed}",
+            variant,
+            groups,
+            scalings,
+        )
+
+    def _another_input(self, state: Mapping[str, Tensor]) -> list[Tensor]:
+        """The output for other inputs: entries shuffled, and noise; values made up where the model refuses those."""
         generator = torch.Generator().manual_seed(self.seed + 1)
 
         def change(x: Any) -> Any:
             if not isinstance(x, Tensor) or x.numel() < 2 or x.dtype == torch.bool:
+                return x
+            if not x.is_floating_point() and counts(x):
                 return x
             order = torch.randperm(x.numel(), generator=generator).to(x.device)
             shuffled = x.flatten()[order].reshape(x.shape)
@@ -216,7 +343,13 @@ class _Runner:
             noise = torch.randn(x.shape, generator=generator).to(x)
             return shuffled + noise * (x.std() if x.std() > 0 else 1.0)
 
-        return pytree.tree_map(change, self.args), pytree.tree_map(change, self.kwargs)
+        whole = [v.example for v in variants(self.example, thorough=False) if v.kind == "value"]
+        for example in [self.example.replace(change), *whole]:
+            try:
+                return self.run(state, example)
+            except Exception as error:  # whatever a model raises for inputs that are not its own
+                logger.debug("the model does not take other inputs: %s", error)
+        return self.run(state)
 
     def reports(self, trials: int) -> list[Verification]:
         """The given weights and generic ones; larger ones where the signal dies out on the way."""
@@ -263,7 +396,7 @@ class _Runner:
             element = self.sym.cycles(self.generator) if trial == 0 else self.sym.random(self.generator, scalings=True)
             worst = max(worst, difference(self.run(self.sym.act(element, state)), base))
         control = difference(self.run(self._wrong(state)), base)
-        sensitivity = difference(self.run(state, other_input=True), base)
+        sensitivity = difference(self._another_input(state), base)
         floor = CONTRAST * max(worst, NOISE[self.dtype])
         conclusive = math.isfinite(worst) and control > floor and sensitivity > floor
         return Verification(worst, control, sensitivity, conclusive, _name(self.dtype), weights, trials)
@@ -340,18 +473,9 @@ class _Runner:
 
 def numbers(output: Any) -> list[Tensor]:
     """All floating and complex tensors of what a model returned, as float64."""
-    tensors = [t.detach() for t in pytree.tree_leaves(_plain(output)) if isinstance(t, Tensor)]
+    tensors = [t.detach() for t in flatten(output)[0] if isinstance(t, Tensor)]
     real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
     return [t.double() for t in real if t.is_floating_point()]
-
-
-def _plain(output: Any) -> Any:
-    """Outputs that are mappings or data classes unknown to pytree become dictionaries."""
-    if isinstance(output, Mapping):
-        return {key: _plain(value) for key, value in output.items()}
-    if isinstance(output, list | tuple):
-        return [_plain(item) for item in output]
-    return output
 
 
 def difference(a: list[Tensor], b: list[Tensor]) -> float:

@@ -1,0 +1,302 @@
+"""Calls of a model: the example it is traced with, and others that it should be the same function for.
+
+A group must hold for every input that a model takes, not only for those of its example. So the example is varied: other
+sizes of batches and sequences, other whole numbers, other values.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from coset.core.errors import CosetError
+from coset.core.show import Shown, Table
+
+Args = Tensor | tuple[Any, ...]
+"""The positional arguments of a model, or its only one."""
+
+Leaf = Any
+Rebuild = Callable[[Sequence[Leaf]], Any]
+Kind = Literal["size", "number", "flag", "value", "again"]
+
+
+@dataclass(frozen=True, repr=False)
+class Example(Shown):
+    """One call of a model.
+
+    Args:
+        args: Its arguments: a tuple, or a tensor if there is one.
+        kwargs: Its named arguments.
+        training: Whether modules see `training` set, as auxiliary heads want; norms and dropout stay as in evaluation.
+
+    Example:
+        >>> example = coset.Example(digits.test.inputs[:2])
+        >>> [group.size for group in coset.symmetry(model, digits.test.inputs[:8], examples=[example]).groups]
+        [16]
+    """
+
+    args: Args
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    training: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "args", positional(self.args))
+        object.__setattr__(self, "kwargs", dict(self.kwargs or {}))
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The tensors that the model is called with, in order."""
+        return [x for x in flatten((self.args, self.kwargs))[0] if isinstance(x, Tensor)]
+
+    def replace(self, change: Callable[[Leaf], Leaf]) -> Example:
+        """The same call with every tensor and number changed.
+
+        Args:
+            change: From a tensor, or another leaf, to what takes its place.
+        """
+        leaves, rebuild = flatten((self.args, self.kwargs))
+        args, kwargs = rebuild([change(leaf) for leaf in leaves])
+        return Example(args, kwargs, self.training)
+
+    def copy(self) -> Example:
+        """The same call with tensors of its own, which a model may write into."""
+        return self.replace(lambda x: x.clone() if isinstance(x, Tensor) else x)
+
+    def _shown(self) -> Table:
+        shapes = ", ".join(str(tuple(x.shape)) for x in self.tensors) or "no tensors"
+        return Table(f"Example: {shapes}{', in training' if self.training else ''}", [])
+
+
+@dataclass(frozen=True)
+class Variant:
+    """An example that differs from another in one respect, for a size along the axes of one name."""
+
+    example: Example
+    kind: Kind
+    what: str
+    axis: str = ""
+
+
+def positional(args: Args) -> tuple[Any, ...]:
+    """The arguments as a tuple; a lone tensor is one of them, where a tuple of it would be its rows."""
+    if isinstance(args, Tensor):
+        return (args,)
+    if not isinstance(args, tuple | list):
+        raise CosetError(
+            f"What the model is called with is a {type(args).__name__}: give a tuple of its arguments, or a tensor if "
+            "there is one, and those that have names as kwargs."
+        )
+    return tuple(args)
+
+
+def as_example(call: Example | Args | Mapping[str, Any]) -> Example:
+    """An example from what users write: a tensor, a tuple of arguments, or a mapping of named ones.
+
+    Args:
+        call: The call, which may be an example already.
+    """
+    if isinstance(call, Example):
+        return call
+    return Example((), call) if isinstance(call, Mapping) else Example(call)
+
+
+def flatten(x: Any) -> tuple[list[Leaf], Rebuild]:
+    """Tensors and other leaves of nested containers, data classes and mappings, and how to put them back.
+
+    Args:
+        x: What a model is called with, or returns.
+    """
+    leaves, spec = pytree.tree_flatten(x)
+    flat: list[Leaf] = []
+    inner: list[tuple[int, Rebuild]] = []
+    for leaf in leaves:
+        below, rebuild = _open(leaf)
+        flat += below
+        inner.append((len(below), rebuild))
+
+    def together(values: Sequence[Leaf]) -> Any:
+        at, parts = 0, []
+        for count, rebuild in inner:
+            parts.append(rebuild(values[at : at + count]))
+            at += count
+        return pytree.tree_unflatten(parts, spec)
+
+    return flat, together
+
+
+def _open(leaf: Leaf) -> tuple[list[Leaf], Rebuild]:
+    """What pytree does not know: mappings of other classes, and data classes."""
+    if isinstance(leaf, Mapping):
+        flat, rebuild = flatten(dict(leaf))
+
+        def mapping(values: Sequence[Leaf]) -> Any:
+            items = rebuild(values)
+            if not isinstance(leaf, MutableMapping):
+                return items
+            image = copy.copy(leaf)
+            image.update(items)
+            return image
+
+        return flat, mapping
+    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
+        fields = {f.name: getattr(leaf, f.name) for f in dataclasses.fields(leaf) if hasattr(leaf, f.name)}
+        flat, rebuild = flatten(fields)
+
+        def record(values: Sequence[Leaf]) -> Any:
+            image = copy.copy(leaf)
+            for name, value in rebuild(values).items():
+                object.__setattr__(image, name, value)
+            return image
+
+        return flat, record
+    return [leaf], lambda values: values[0]
+
+
+def variants(example: Example, *, thorough: bool = True) -> Iterator[Variant]:
+    """Other calls that the model may take, and may not: each kind of size, then numbers, then values.
+
+    Args:
+        example: The call that is varied.
+        thorough: Whether to try many sizes; a few otherwise.
+    """
+    for resizing in resizings(example, thorough):
+        what = f"{resizing.other} in place of {resizing.axis}"
+        yield Variant(resizing.of(example), "size", what, resizing.axis)
+    yield from _other_numbers(example)
+    yield from _other_values(example)
+
+
+def detours(example: Example) -> Iterator[Variant]:
+    """Calls that may go another way through the model: in training, by other sizes, numbers and flags.
+
+    Args:
+        example: The call that is varied.
+    """
+    yield Variant(Example(example.args, example.kwargs, training=True), "value", "training mode")
+    yield from (variant for variant in variants(example) if variant.kind != "value")
+
+
+def resizings(example: Example, thorough: bool) -> Iterator[Resizing]:
+    """Other sizes for axes of equal size, which may be one and the same thing, such as time, or not.
+
+    Args:
+        example: The call whose sizes are varied.
+        thorough: Whether to try many sizes; a few otherwise.
+    """
+    tensors = example.tensors
+    # An index beyond a table ends a CUDA context, so there sizes only shrink.
+    growing = not any(x.is_cuda for x in tensors)
+    for size in dict.fromkeys(size for x in tensors for size in x.shape):
+        axes = sorted({axis for x in tensors for axis in range(x.dim()) if x.shape[axis] == size})
+        later = tuple(axis for axis in axes if axis)
+        together = dict.fromkeys(which for which in (later, tuple(axes)) if len(which) > 1)
+        for which in [*together, *((axis,) for axis in axes)]:
+            for other in _sizes_near(size, thorough and (which in together or not set(which) & set(later[1:]))):
+                if other < size or growing:
+                    yield Resizing(size, other, which)
+
+
+@dataclass(frozen=True)
+class Resizing:
+    """Another size for those of some axes that have one size."""
+
+    size: int
+    other: int
+    axes: tuple[int, ...]
+
+    @property
+    def axis(self) -> str:
+        return f"{self.size} on axis {' and '.join(map(str, self.axes))}"
+
+    def of(self, example: Example) -> Example:
+        """The example with these axes cut short, or gone through again."""
+
+        def resize(x: Leaf) -> Leaf:
+            for axis in range(x.dim() if isinstance(x, Tensor) else 0):
+                if x.shape[axis] == self.size and axis in self.axes:
+                    x = x.index_select(axis, torch.arange(self.other, device=x.device) % self.size)
+            return x
+
+        return example.replace(resize)
+
+
+def _sizes_near(size: int, thorough: bool) -> list[int]:
+    close = [size + 1, size - 1, 2 * size, size // 2, 1, 2, 4 * size] if thorough else [size + 1, size // 2]
+    return [other for other in dict.fromkeys(close) if other >= 1 and other != size]
+
+
+def _other_numbers(example: Example) -> Iterator[Variant]:
+    """Whole numbers may be counts of steps, and flags may choose a branch."""
+    leaves, rebuild = flatten((example.args, example.kwargs))
+    for k, leaf in enumerate(leaves):
+        kind: Kind = "flag" if isinstance(leaf, bool) else "number"
+        for other in _numbers_near(leaf) if isinstance(leaf, int) else ():
+            args, kwargs = rebuild([*leaves[:k], other, *leaves[k + 1 :]])
+            yield Variant(Example(args, kwargs, example.training), kind, f"{other} in place of {leaf}")
+
+
+def _numbers_near(leaf: int) -> list[int]:
+    if isinstance(leaf, bool):
+        return [not leaf]
+    near = dict.fromkeys((leaf + 1, leaf - 1, leaf + 2, 2 * leaf, 1))
+    return [other for other in near if other != leaf and (other >= 0 or leaf < 0)]
+
+
+def _other_values(example: Example) -> Iterator[Variant]:
+    """Zeros, negatives, equal rows and padding; whole numbers stay among those of the example."""
+
+    def changed(real: Callable[[Tensor], Tensor], whole: Callable[[Tensor], Tensor]) -> Callable[[Leaf], Leaf]:
+        def change(x: Leaf) -> Leaf:
+            if not isinstance(x, Tensor) or not x.numel() or x.dtype == torch.bool:
+                return x
+            return real(x) if x.is_floating_point() or x.is_complex() else x if counts(x) else whole(x)
+
+        return change
+
+    def repeated(x: Tensor) -> Tensor:
+        return x[:1].expand_as(x).clone() if x.dim() else x
+
+    def equal(x: Tensor) -> Tensor:
+        return torch.full_like(x, int(x.flatten()[0]))
+
+    def padded(x: Tensor) -> Tensor:
+        """The end of the second axis, if there are as many, is zero; else the last row."""
+        x, axis = x.clone(), min(1, x.dim() - 1)
+        if x.dim():
+            x.narrow(axis, x.shape[axis] // 2, x.shape[axis] - x.shape[axis] // 2).zero_()
+        return x
+
+    def last_row(x: Tensor) -> Tensor:
+        x = x.clone()
+        if x.dim():
+            x[-1:] = 0
+        return x
+
+    def floor(x: Tensor) -> Tensor:
+        return torch.full_like(x, int(x.min()))
+
+    def backwards(x: Tensor) -> Tensor:
+        return x.flip(x.dim() - 1) if x.dim() else x
+
+    ways: list[tuple[str, Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = [
+        ("zeros", torch.zeros_like, floor),
+        ("negatives", torch.neg, backwards),
+        ("equal rows", repeated, equal),
+        ("padding", padded, floor),
+        ("a row of zeros", last_row, repeated),
+    ]
+    for what, real, whole in ways:
+        yield Variant(example.replace(changed(real, whole)), "value", what)
+
+
+def counts(x: Tensor) -> bool:
+    """Whether whole numbers look like offsets or positions, which only make sense in their order."""
+    flat = x.flatten()
+    return x.dim() == 1 and len(flat) > 0 and int(flat[0]) == 0 and bool((flat.diff() >= 0).all())
