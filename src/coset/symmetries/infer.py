@@ -19,6 +19,7 @@ from coset.core.errors import SymmetryError
 from coset.symmetries.equivariance import inequivariant_ops
 from coset.symmetries.fibres import Bases, fibres
 from coset.symmetries.group import COMPOSITES, Axis, Concat, Fixed, FixedAxis, IndexSet, Interleave, Product, Units
+from coset.symmetries.reach import beside, reach
 from coset.symmetries.scaling import Factor, find_scalings, independent
 from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.tape import NONLINEAR, RULES, Call, NodeValue, NoRuleError, Slices, Tape, Value
@@ -135,24 +136,20 @@ class _Interpreter:
 
     def _freeze_unused(self) -> None:
         """Parts of the state that this input leaves aside, such as later positions, may matter for another."""
-        used = {
-            leaf
-            for step in self.tape.steps
-            if step.kind != "move"
-            for operand in step.ins
-            for segment in operand.segments
-            for leaf in leaves(segment.term)
-        }
-        read = {operand.value for step in self.tape.steps for operand in step.ins}
-        for value in self.inference.parameters.values():
+        parameters = self.inference.parameters.values()
+        sight = reach(self.tape)
+        for value in parameters:
             own = [leaf for term in value.axes for leaf in leaves(term)]
-            if value not in read or (own and not used.intersection(own)):
+            if value not in sight.values or (own and not sight.named.intersection(own)):
                 self.tape.silent.add(value)
-            for term in value.axes:
-                for leaf in leaves(term):
-                    if leaf not in used:
-                        freeze(leaf, Cause("", "not used"))
-                        self.tape.unused.add(leaf)
+            for leaf in own:
+                if leaf not in sight.named:
+                    freeze(leaf, Cause("", "not used"))
+                    self.tape.unused.add(leaf)
+        # Their weights say nothing of where the axes beside them belong either.
+        for leaf in beside(parameters, sight.zeroed):
+            freeze(leaf, Cause("", "met only zeros"))
+            self.tape.unused.add(leaf)
 
     def _placeholder(self, node: Node) -> Value | None:
         source = self.trace.sources.get(node.name)
