@@ -140,10 +140,10 @@ class _Interpreter:
         sight = reach(self.tape)
         for value in parameters:
             own = [leaf for term in value.axes for leaf in leaves(term)]
-            if value not in sight.values or (own and not sight.named.intersection(own)):
+            if value not in sight.values or (own and not sight.used.intersection(own)):
                 self.tape.silent.add(value)
             for leaf in own:
-                if leaf not in sight.named:
+                if leaf not in sight.used:
                     freeze(leaf, Cause("", "not used"))
                     self.tape.unused.add(leaf)
         # Their weights say nothing of where the axes beside them belong either.

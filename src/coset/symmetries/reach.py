@@ -23,29 +23,20 @@ class Reach:
     """What the steps of a tape read of the state.
 
     Args:
-        named: Units on an operand of some step that computes.
-        zeroed: Those of them that meet zeros wherever they enter a result.
+        used: Units that enter a result.
+        zeroed: Those of them that meet zeros wherever they do.
         values: Tensors that enter a result, other than times zero.
     """
 
-    named: frozenset[Term]
+    used: frozenset[Term]
     zeroed: frozenset[Term]
     values: frozenset[Value]
 
 
 def reach(tape: Tape) -> Reach:
-    named = frozenset(
-        leaf
-        for step in tape.steps
-        if step.kind != "move"
-        for operand in step.ins
-        for segment in operand.segments
-        for leaf in leaves(segment.term)
-    )
-    if not tape.vanishing:
-        return Reach(named, frozenset(), frozenset(operand.value for step in tape.steps for operand in step.ins))
-    regardless, aware = _Demand(tape, _Holes()), _Demand(tape, _Holes.of(tape))
-    return Reach(named, frozenset(regardless.used - aware.used), frozenset(aware.values))
+    regardless = _Demand(tape, _Holes())
+    aware = _Demand(tape, _Holes.of(tape)) if tape.vanishing else regardless
+    return Reach(frozenset(regardless.used), frozenset(regardless.used - aware.used), frozenset(aware.values))
 
 
 def beside(values: Iterable[Value], among: frozenset[Term]) -> Iterator[Term]:

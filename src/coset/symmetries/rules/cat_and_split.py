@@ -22,13 +22,25 @@ from coset.symmetries.tape import (
 from coset.symmetries.terms import Term, concat, find, is_frozen, section, units
 
 MOST_SLICES = 64
+# (layers, batch, units): the states of recurrent layers, of which each row has units of its own.
+STATES_RANK = 3
 
 
 @rule(["cat", "concat", "concatenate"])
 def cat(call: Call) -> Result:
-    values = [call.as_value(item) for item in call.arguments["tensors"]]
-    values = [value for value in values if value.shape != (0,)]
-    return cat_along(call, values, call.axis("dim", len(call.shape), 0))
+    values = [value for value in call.arguments["tensors"] if value.shape != (0,)]
+    axis, rank = call.axis("dim", len(call.shape), 0), len(call.shape)
+    first, *others = values
+    if rank == STATES_RANK and axis == 0 and all(value.shape[0] == 1 for value in values):
+        return Slices(0, tuple(call.as_value(value) for value in values))
+    if isinstance(first, Slices) and first.axis != axis and all(_cut_alike(first, other) for other in others):
+        columns = zip(*(value.parts for value in values), strict=True)
+        return Slices(first.axis, tuple(cat_along(call, column, axis) for column in columns))
+    return cat_along(call, [call.as_value(value) for value in values], axis)
+
+
+def _cut_alike(first: Slices, other: Value | Slices) -> bool:
+    return isinstance(other, Slices) and other.axis == first.axis and other.widths == first.widths
 
 
 def cat_along(call: Call, values: Sequence[Value], axis: int) -> Value:
@@ -102,6 +114,9 @@ def slice_(call: Call) -> Result:
     start = min(start + size if start < 0 else start, size)
     if length == size and step == 1:
         return value
+    if step != 1 and isinstance(value, Slices) and axis == value.axis and set(value.widths) == {1}:
+        rows = value.parts[start : start + step * length : step]
+        return rows[0] if length == 1 else Slices(axis, rows)
     if step != 1:
         return _strided(call, call.whole("self"), axis, start, step, length)
     return pieces(call, value, axis, [(start, start + length)])[0]
