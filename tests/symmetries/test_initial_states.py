@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from net_family import Net, lin, par
+from nets import FAMILIES
 from oracle import check_function, expect, infer, loose_fixed_axes, loose_members, signature
 from torch import Tensor, nn
 
@@ -118,3 +119,15 @@ def test_units_of_every_layer(kind: str, state: State, cell: str, layers: int, b
     assert signature(sym) == expect(f"{UNITS}*{1 if kind in TIED else rows}")
     for batch, length in ((2, 4), (3, 1), (1, 7)):
         check_function(model, (torch.randn(batch, length, 4, dtype=torch.float64),), sym, trials=2)
+
+
+LOOPS = [name for name in FAMILIES if name.startswith(("one_step_", "cells_from", "cell_from"))]
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_loops_at_other_lengths(name: str) -> None:
+    """What a loop of few steps tells holds for longer ones, and what it does not tell is fixed."""
+    torch.manual_seed(0)
+    model, (x,), sym = infer(*FAMILIES[name].make())
+    for length in (1, 2, 5):
+        check_function(model, (torch.randn(3, length, x.shape[-1], dtype=x.dtype),), sym)

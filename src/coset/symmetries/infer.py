@@ -19,7 +19,7 @@ from coset.core.errors import SymmetryError
 from coset.symmetries.equivariance import inequivariant_ops
 from coset.symmetries.fibres import Bases, fibres
 from coset.symmetries.group import COMPOSITES, Axis, Concat, Fixed, FixedAxis, IndexSet, Interleave, Product, Units
-from coset.symmetries.reach import beside, reach
+from coset.symmetries.reach import reach
 from coset.symmetries.scaling import Factor, find_scalings, independent
 from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.tape import NONLINEAR, RULES, Call, NodeValue, NoRuleError, Slices, Tape, Value
@@ -136,20 +136,22 @@ class _Interpreter:
 
     def _freeze_unused(self) -> None:
         """Parts of the state that this input leaves aside, such as later positions, may matter for another."""
-        parameters = self.inference.parameters.values()
         sight = reach(self.tape)
-        for value in parameters:
+        for value in self.inference.parameters.values():
             own = [leaf for term in value.axes for leaf in leaves(term)]
-            if value not in sight.values or (own and not sight.used.intersection(own)):
+            if value not in sight.values or (own and sight.used.isdisjoint(own)):
                 self.tape.silent.add(value)
             for leaf in own:
                 if leaf not in sight.used:
-                    freeze(leaf, Cause("", "not used"))
-                    self.tape.unused.add(leaf)
-        # Their weights say nothing of where the axes beside them belong either.
-        for leaf in beside(parameters, sight.zeroed):
-            freeze(leaf, Cause("", "met only zeros"))
-            self.tape.unused.add(leaf)
+                    self._leave_aside(leaf, "not used")
+        for value, units_ in sight.incomplete():
+            self.tape.silent.add(value)
+            for leaf in units_:
+                self._leave_aside(leaf, "met only zeros")
+
+    def _leave_aside(self, leaf: Term, reason: str) -> None:
+        freeze(leaf, Cause("", reason))
+        self.tape.unused.add(leaf)
 
     def _placeholder(self, node: Node) -> Value | None:
         source = self.trace.sources.get(node.name)

@@ -7,12 +7,12 @@ results what is asked for: units that only zeros meet are not reached.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from coset.symmetries.fibres import Address, AxisSlot, addresses
+from coset.symmetries.fibres import Address, AxisSlot, SlotTable, addresses, cells
 from coset.symmetries.tape import Operand, Primitive, Tape, Value
-from coset.symmetries.terms import Term, find, leaves
+from coset.symmetries.terms import Term, find
 
 # Letters under which a view tells that no correspondence is left.
 LOST = "before"
@@ -26,25 +26,23 @@ class Reach:
         used: Units that enter a result.
         zeroed: Those of them that meet zeros wherever they do.
         values: Tensors that enter a result, other than times zero.
+        operands: All tensors.
+        holes: Where they are zero.
     """
 
     used: frozenset[Term]
     zeroed: frozenset[Term]
     values: frozenset[Value]
+    operands: tuple[Value, ...]
+    holes: _Holes
 
-
-def reach(tape: Tape) -> Reach:
-    regardless = _Demand(tape, _Holes())
-    aware = _Demand(tape, _Holes.of(tape)) if tape.vanishing else regardless
-    return Reach(frozenset(regardless.used), frozenset(regardless.used - aware.used), frozenset(aware.values))
-
-
-def beside(values: Iterable[Value], among: frozenset[Term]) -> Iterator[Term]:
-    """Units of tensors that have an axis with some of `among`, those included."""
-    for value in values:
-        own = [leaf for term in value.axes for leaf in leaves(term)]
-        if not among.isdisjoint(own):
-            yield from own
+    def incomplete(self) -> Iterator[tuple[Value, list[Term]]]:
+        """Tensors of which only zeros meet a part, with its units: those of its other axes may go with it later on."""
+        for value in self.operands if self.zeroed else ():
+            empty = self.holes.slots.get(value, set())
+            part = {slot for slot in SlotTable.of(value).slots if slot.leaf in self.zeroed} - empty
+            if part and value not in self.holes.values:
+                yield value, [slot.leaf for cell in cells(value) if not part.isdisjoint(cell) for slot in cell]
 
 
 @dataclass
@@ -136,3 +134,12 @@ class _Demand:
                 slots = self.slots.get(operand.value, ())
                 wanted |= {address for address, slot in addresses(operand) if final or slot in slots}
         return wanted if matters else None
+
+
+def reach(tape: Tape) -> Reach:
+    holes = _Holes.of(tape)
+    regardless = _Demand(tape, _Holes())
+    aware = _Demand(tape, holes) if tape.vanishing else regardless
+    zeroed = frozenset(regardless.used - aware.used)
+    operands = dict.fromkeys(operand.value for step in tape.steps for operand in step.ins)
+    return Reach(frozenset(regardless.used), zeroed, frozenset(aware.values), tuple(operands), holes)

@@ -160,7 +160,7 @@ class Tape:
         zeros: Values that are made as zeros, which any factor leaves alone.
         vanishing: Values that are zero whatever the weights and inputs: zeros, and what is computed from them alone.
         unused: Units of the state that no step reads.
-        silent: Tensors of the state that no step reads.
+        silent: Tensors that no step reads, or only in part: what one factor of them would do is not known.
         constants: Index tensors that the model holds -> their entries.
         notes: What users should know of the result, in a sentence each.
     """
