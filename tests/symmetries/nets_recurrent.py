@@ -250,7 +250,9 @@ def _one_step(step: Callable[[Net, Tensor, Tensor], Tensor], **parts: Any) -> Ca
 
 
 # The first step says nothing of the columns that later ones enter by, so the units stay where they are.
-add("one_step_rnn", "", _one_step(lambda m, x, h: torch.tanh(m.a(x) + m.u(h)), a=lambda: lin(3, 4), u=lambda: lin(4, 4)))
+add(
+    "one_step_rnn", "", _one_step(lambda m, x, h: torch.tanh(m.a(x) + m.u(h)), a=lambda: lin(3, 4), u=lambda: lin(4, 4))
+)
 add("one_step_joined", "", _one_step(lambda m, x, h: torch.tanh(m.a(torch.cat([x, h], 1))), a=lambda: lin(7, 4)))
 add("one_step_cell", "", _one_step(lambda m, x, h: m.core(x, h), core=lambda: nn.RNNCell(3, 4)))
 add(
@@ -265,7 +267,5 @@ add(
 add(
     "one_step_leaky",
     "4",
-    _one_step(
-        lambda m, x, h: h + 0.1 * (torch.tanh(m.a(x) + m.u(h)) - h), a=lambda: lin(3, 4), u=lambda: lin(4, 4)
-    ),
+    _one_step(lambda m, x, h: h + 0.1 * (torch.tanh(m.a(x) + m.u(h)) - h), a=lambda: lin(3, 4), u=lambda: lin(4, 4)),
 )
