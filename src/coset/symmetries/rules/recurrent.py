@@ -18,6 +18,7 @@ from coset.symmetries.tape import (
     ODD,
     Call,
     Letter,
+    NoRuleError,
     Result,
     Slices,
     Value,
@@ -124,8 +125,10 @@ LAYERS: dict[str, tuple[int, CellRule]] = {
 
 @rule(LAYERS)
 def recurrent(call: Call) -> Result:
-    """lstm, gru and rnn over (time, batch, features), with the batch first, without one, or packed."""
-    x = call.tensor("data" if call.has("data") else "input")
+    """lstm, gru and rnn over (time, batch, features), with the batch first, or without one."""
+    if not call.has("input"):
+        raise NoRuleError("packed sequence")
+    x = call.tensor("input")
     count, layer = LAYERS[call.op]
     layers, directions = call.get("num_layers"), 2 if call.get("bidirectional") else 1
     matrices = 4 if call.get("has_biases") else 2
