@@ -19,7 +19,7 @@ from coset.symmetries.tape import (
     rule,
     with_row,
 )
-from coset.symmetries.terms import Term, concat, find, is_frozen, section, units
+from coset.symmetries.terms import Term, concat, edges, find, is_frozen, section, units
 
 MOST_SLICES = 64
 # (layers, batch, units): the states of recurrent layers, of which each row has units of its own.
@@ -182,10 +182,21 @@ def position(call: Call, value: Value | Slices, axis: int, index: int) -> Value 
             return drop(call, call.as_value(piece), axis, 0)
         parts = tuple(call.as_value(position(call, part, axis, index)) for part in value.parts)
         return Slices(value.axis - (axis < value.axis), parts)
-    size = value.shape[axis]
+    term, size = find(value.axes[axis]), value.shape[axis]
+    ends = term.kind == "units" and not term.frozen and not term.origins and index in (0, size - 1)
+    start, stop = (index, index + 1) if ends else _block_of(term, index)
+    if (start, stop) != (0, size):
+        # The rest of the axis is not touched.
+        value, index = take_apart(call, value, axis, [(start, stop)])[0], index - start
+        size = stop - start
     request_slices(call, value.axes[axis], range(size) if size <= MOST_SLICES else ())
     call.tape.fix(value.axes[axis], "a single position is selected")
     return drop(call, value, axis, index)
+
+
+def _block_of(term: Term, index: int) -> tuple[int, int]:
+    """The block that a position of an axis lies in."""
+    return next((a, b) for a, b in itertools.pairwise(edges(term)) if a <= index < b)
 
 
 def request_slices(call: Call, term: Term, points: Sequence[int]) -> None:
