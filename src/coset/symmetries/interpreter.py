@@ -16,6 +16,7 @@ import coset.symmetries.rules  # noqa: F401  (registers every rule)
 from coset.core.errors import SymmetryError
 from coset.symmetries.fibres import Bases, fibres
 from coset.symmetries.group import COMPOSITES, Axis, Concat, Fixed, FixedAxis, IndexSet, Interleave, Product, Units
+from coset.symmetries.reach import reach
 from coset.symmetries.scaling import Factor, find_scalings, independent
 from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.tape import NONLINEAR, RULES, Call, NodeValue, NoRuleError, Slices, Tape, Value
@@ -214,23 +215,23 @@ class _Interpreter:
 def _freeze_unused(inference: Inference) -> None:
     """Parts of the state that the examples leave aside, such as later positions, may matter for another."""
     tape = inference.tape
-    used = {
-        leaf
-        for step in tape.steps
-        if step.kind != "move"
-        for operand in step.ins
-        for segment in operand.segments
-        for leaf in leaves(segment.term)
-    }
-    read = {operand.value for step in tape.steps for operand in step.ins}
+    sight = reach(tape)
     for value in inference.parameters.values():
         own = [leaf for term in value.axes for leaf in leaves(term)]
-        if value not in read or (own and not used.intersection(own)):
+        if value not in sight.values or (own and sight.used.isdisjoint(own)):
             tape.silent.add(value)
         for leaf in own:
-            if leaf not in used:
-                freeze(leaf, Cause("", "not used"))
-                tape.unused.add(leaf)
+            if leaf not in sight.used:
+                _leave_aside(tape, leaf, "not used")
+    for value, units_ in sight.incomplete():
+        tape.silent.add(value)
+        for leaf in units_:
+            _leave_aside(tape, leaf, "met only zeros")
+
+
+def _leave_aside(tape: Tape, leaf: Term, reason: str) -> None:
+    freeze(leaf, Cause("", reason))
+    tape.unused.add(leaf)
 
 
 def _fixed_term(size: int, op: str, reason: str) -> Term:

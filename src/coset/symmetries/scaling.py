@@ -152,12 +152,13 @@ class _Solver:
             for slot, expression in scale.slots.items():
                 if slot.leaf in self.tape.unused:
                     self.equations.vanish(expression)
-            if value in self.tape.silent:
-                self.equations.vanish(scale.whole)
         for value in self.tape.zeros:
             self.scales[value] = self._fresh(value)
         for step in self.tape.steps:
             self._read(step)
+        for value, scale in self.scales.items():
+            if value in self.tape.silent:
+                self.equations.vanish(scale.whole)
         return self._collect()
 
     def _scale(self, operand: Operand) -> tuple[Expression, dict[Address, Expression]]:

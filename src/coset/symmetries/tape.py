@@ -119,6 +119,22 @@ class Primitive:
     approximate: bool = False
     lookups: Mapping[Letter, Lookup] = field(default_factory=dict)
 
+    @property
+    def keeps_zero(self) -> bool:
+        """Whether a function of one operand is zero at zero: so it is if it lets a positive factor or a sign pass."""
+        passes = "pass" in (self.law.positive, self.law.sign) and self.law.positive != "kill"
+        return passes and not self.approximate and self.powers[0] > 0
+
+    def is_zero(self, zeros: Sequence[bool]) -> bool:
+        """Whether the result is zero.
+
+        Args:
+            zeros: Whether each operand is.
+        """
+        if self.kind == "multiply":
+            return any(zero and power > 0 for zero, power in zip(zeros, self.powers, strict=True))
+        return all(zeros) and (self.kind != "map" or self.keeps_zero)
+
 
 def operand(value: Value, letters: Sequence[Letter]) -> Operand:
     pairs = zip(letters, value.axes, strict=True)
@@ -141,9 +157,10 @@ class Tape:
         unifier: Makes terms equal.
         steps: What was written.
         offsets: Running variances -> the epsilon that is added to them.
-        zeros: Values that are zero, which any factor leaves alone.
+        zeros: Values that are made as zeros, which any factor leaves alone.
+        vanishing: Values that are zero whatever the weights and inputs: zeros, and what is computed from them alone.
         unused: Units of the state that have no factor, as no step reads them, or one that is not known.
-        silent: Tensors of the state that have no factor as a whole.
+        silent: Tensors of the state that have no factor as a whole, as no step reads them, or only in part.
         constants: Index tensors that the model holds -> their entries.
         notes: What users should know of the result, in a sentence each.
     """
@@ -152,6 +169,7 @@ class Tape:
     steps: list[Primitive] = field(default_factory=list)
     offsets: dict[Value, float] = field(default_factory=dict)
     zeros: set[Value] = field(default_factory=set)
+    vanishing: set[Value] = field(default_factory=set)
     unused: set[Term] = field(default_factory=set)
     silent: set[Value] = field(default_factory=set)
     constants: dict[Value, list[int]] = field(default_factory=dict)
@@ -218,7 +236,7 @@ class Tape:
         operands = tuple(operand(value, letters) for value, letters in ins)
         terms = {**self._join(operands), **(fresh or {})}
         result = Value(tuple(terms[letter] for letter in out))
-        self.steps.append(
+        self._write(
             Primitive(
                 kind=kind,
                 op=self.cause.op,
@@ -233,6 +251,11 @@ class Tape:
             )
         )
         return result
+
+    def _write(self, step: Primitive) -> None:
+        self.steps.append(step)
+        if step.is_zero([operand_.value in self.vanishing for operand_ in step.ins]):
+            self.vanishing.update(operand_.value for operand_ in step.outs)
 
     def multiply(
         self,
@@ -311,7 +334,7 @@ class Tape:
             outs: Results, in which the same letters stand for the same positions.
             lookups: Letters of axes of which only one position is kept.
         """
-        self.steps.append(Primitive("move", self.cause.op, tuple(ins), tuple(outs), lookups=lookups or {}))
+        self._write(Primitive("move", self.cause.op, tuple(ins), tuple(outs), lookups=lookups or {}))
 
     def broadcast(
         self, kind: Literal["multiply", "add"], values: Sequence[Value], powers: Sequence[float] = ()
@@ -338,6 +361,7 @@ class Tape:
         """
         value = Value(tuple(axes))
         self.zeros.add(value)
+        self.vanishing.add(value)
         return value
 
 

@@ -19,16 +19,28 @@ from coset.symmetries.tape import (
     rule,
     with_row,
 )
-from coset.symmetries.terms import Term, concat, find, is_frozen, section, units
+from coset.symmetries.terms import Term, concat, edges, find, is_frozen, section, units
 
 MOST_SLICES = 64
+# (layers, batch, units): the states of recurrent layers, of which each row has units of its own.
+STATES_RANK = 3
 
 
 @rule(["cat", "concat", "concatenate"])
 def cat(call: Call) -> Result:
-    values = [call.as_value(item) for item in call.arguments["tensors"]]
-    values = [value for value in values if value.shape != (0,)]
-    return cat_along(call, values, call.axis("dim", len(call.shape), 0))
+    values = [value for value in call.arguments["tensors"] if value.shape != (0,)]
+    axis, rank = call.axis("dim", len(call.shape), 0), len(call.shape)
+    first, *others = values
+    if rank == STATES_RANK and axis == 0 and all(value.shape[0] == 1 for value in values):
+        return Slices(0, tuple(call.as_value(value) for value in values))
+    if isinstance(first, Slices) and first.axis != axis and all(_cut_alike(first, other) for other in others):
+        columns = zip(*(value.parts for value in values), strict=True)
+        return Slices(first.axis, tuple(cat_along(call, column, axis) for column in columns))
+    return cat_along(call, [call.as_value(value) for value in values], axis)
+
+
+def _cut_alike(first: Slices, other: Value | Slices) -> bool:
+    return isinstance(other, Slices) and other.axis == first.axis and other.widths == first.widths
 
 
 def cat_along(call: Call, values: Sequence[Value], axis: int) -> Value:
@@ -102,6 +114,9 @@ def slice_(call: Call) -> Result:
     start = min(start + size if start < 0 else start, size)
     if length == size and step == 1:
         return value
+    if step != 1 and isinstance(value, Slices) and axis == value.axis and set(value.widths) == {1}:
+        rows = value.parts[start : start + step * length : step]
+        return rows[0] if length == 1 else Slices(axis, rows)
     if step != 1:
         return _strided(call, call.whole("self"), axis, start, step, length)
     return pieces(call, value, axis, [(start, start + length)])[0]
@@ -167,10 +182,21 @@ def position(call: Call, value: Value | Slices, axis: int, index: int) -> Value 
             return drop(call, call.as_value(piece), axis, 0)
         parts = tuple(call.as_value(position(call, part, axis, index)) for part in value.parts)
         return Slices(value.axis - (axis < value.axis), parts)
-    size = value.shape[axis]
+    term, size = find(value.axes[axis]), value.shape[axis]
+    ends = term.kind == "units" and not term.frozen and not term.origins and index in (0, size - 1)
+    start, stop = (index, index + 1) if ends else _block_of(term, index)
+    if (start, stop) != (0, size):
+        # The rest of the axis is not touched.
+        value, index = take_apart(call, value, axis, [(start, stop)])[0], index - start
+        size = stop - start
     request_slices(call, value.axes[axis], range(size) if size <= MOST_SLICES else ())
     call.tape.fix(value.axes[axis], "a single position is selected")
     return drop(call, value, axis, index)
+
+
+def _block_of(term: Term, index: int) -> tuple[int, int]:
+    """The block that a position of an axis lies in."""
+    return next((a, b) for a, b in itertools.pairwise(edges(term)) if a <= index < b)
 
 
 def request_slices(call: Call, term: Term, points: Sequence[int]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from coset.symmetries.rules.reshape import reshape_to, transposed
 from coset.symmetries.tape import Call, Letter, NoRuleError, Result, Value, rule
 
@@ -15,17 +17,34 @@ def convolution(call: Call) -> Result:
     transposed = bool(call.get("transposed", "transpose" in call.op))
     dims = len(weight.axes) - 2
     batched = len(x.axes) == dims + 2
-    for term in (*x.axes[len(x.axes) - dims :], *weight.axes[2:]):
-        call.tape.fix(term, SPATIAL)
-    out = _convolve(call, x, weight, dims, batched, groups, transposed)
+    alone = [_each_alone(call, weight, d) for d in range(dims)]
+    for d, term in enumerate(x.axes[len(x.axes) - dims :]):
+        if not alone[d]:
+            call.tape.fix(term, SPATIAL)
+            call.tape.fix(weight.axes[2 + d], SPATIAL)
+    out = _convolve(call, x, weight, alone, batched, groups, transposed)
     if bias is None:
         return out
     letters: list[Letter] = list(range(len(out.axes)))
     return call.tape.add([(out, letters), (bias, [int(batched)])], letters)
 
 
-def _convolve(call: Call, x: Value, weight: Value, dims: int, batched: bool, groups: int, transposed: bool) -> Value:
+def _each_alone(call: Call, weight: Value, d: int) -> bool:
+    """Whether a kernel of size one looks at each position by itself, so that their order does not matter."""
+
+    def entry(name: str, default: int) -> Any:
+        setting = call.get(name, default)
+        return setting[min(d, len(setting) - 1)] if isinstance(setting, list | tuple) and setting else setting
+
+    plain = entry("stride", 1) == 1 and entry("padding", 0) in (0, "valid", "same") and not entry("output_padding", 0)
+    return weight.shape[2 + d] == 1 and plain
+
+
+def _convolve(
+    call: Call, x: Value, weight: Value, alone: list[bool], batched: bool, groups: int, transposed: bool
+) -> Value:
     """Each of the groups maps its own input channels to its own output channels."""
+    dims = len(alone)
     channel = int(batched)
     if groups > 1:
         shape = [*x.shape[:channel], groups, x.shape[channel] // groups, *x.shape[channel + 1 :]]
@@ -34,10 +53,11 @@ def _convolve(call: Call, x: Value, weight: Value, dims: int, batched: bool, gro
     lead: list[Letter] = [*["batch"] * batched, *["group"] * (groups > 1)]
     source: list[Letter] = [("from", d) for d in range(dims)]
     kernel: list[Letter] = [("kernel", d) for d in range(dims)]
-    target: list[Letter] = [("to", d) for d in range(dims)]
+    target: list[Letter] = [source[d] if alone[d] else ("to", d) for d in range(dims)]
     ends: list[Letter] = ["in", "out"] if transposed else ["out", "in"]
     filters: list[Letter] = [*["group"] * (groups > 1), *ends, *kernel]
-    places = {letter: call.tape.fixed(size, SPATIAL) for letter, size in zip(target, call.shape[-dims:], strict=True)}
+    sizes = zip(target, call.shape[-dims:], alone, strict=True)
+    places = {letter: call.tape.fixed(size, SPATIAL) for letter, size, same in sizes if not same}
     out = call.tape.multiply([(x, [*lead, "in", *source]), (weight, filters)], [*lead, "out", *target], fresh=places)
     return out if groups == 1 else _view(call, out, call.shape)
 
