@@ -86,15 +86,15 @@ def simple(name: str, groups: str | None, function: Callable[..., Any], x: Tenso
             k: part() if callable(part) and not isinstance(part, nn.Module | Tensor) else part
             for k, part in parts.items()
         }
-        linear = {k: lin(*sizes) for k, sizes in (("a", (3, 4)), ("b", (4, 2))) if k in _names(function.__code__)}
+        linear = {k: lin(*sizes) for k, sizes in (("a", (3, 4)), ("b", (4, 2))) if k in names(function.__code__)}
         return Net(function, **{**linear, **own}), (torch.randn(3, 3) if x is None else x,)
 
     add(name, groups, make, log_order=log_order, odd=True)
 
 
-def _names(code: CodeType) -> set[str]:
+def names(code: CodeType) -> set[str]:
     """The attributes that a function uses, and functions inside it."""
-    inner = [_names(part) for part in code.co_consts if isinstance(part, CodeType)]
+    inner = [names(part) for part in code.co_consts if isinstance(part, CodeType)]
     return set(code.co_names).union(*inner)
 
 

@@ -1,5 +1,6 @@
 """Small nets of every family, by name; each file of nets adds its own."""
 
+import nets_algebra  # noqa: F401
 import nets_attention  # noqa: F401
 import nets_experts  # noqa: F401
 import nets_images  # noqa: F401

@@ -142,16 +142,10 @@ simple(
 )
 simple("unit_numbers", "", lambda m, x: m.b(m.a(x) * torch.arange(4)))
 simple("linspace_gains", "", lambda m, x: m.b(m.a(x) * torch.linspace(0, 1, 4)))
-simple("eye_added", "", lambda m, x: m.b(m.a(x) @ (torch.eye(4, dtype=x.dtype) + 0.1)))
+simple("eye_added", "4", lambda m, x: m.b(m.a(x) @ (torch.eye(4, dtype=x.dtype) + 0.1)))
 simple("diagonal", None, lambda m, x: m.b(m.a(x) + torch.diagonal(m.w)), w=lambda: par(4, 4))
 simple("diag_embed", None, lambda m, x: m.b(m.a(x) @ torch.diag_embed(m.w)), w=lambda: par(4))
 simple("trace_einsum", None, lambda m, x: m.b(m.a(x)) + torch.einsum("ii->", m.w), w=lambda: par(4, 4))
-simple(
-    "inverse",
-    "",
-    lambda m, x: m.b(m.a(x) @ torch.linalg.inv(m.w + 3 * torch.eye(4, dtype=x.dtype))),
-    w=lambda: par(4, 4),
-)
 simple(
     "kron",
     None,

@@ -249,15 +249,17 @@ def _one_step(step: Callable[[Net, Tensor, Tensor], Tensor], **parts: Any) -> Ca
     return make
 
 
-# The first step says nothing of the columns that later ones enter by, so the units stay where they are.
+# The first step says nothing of the columns that later ones enter by: the trace of two steps does.
 add(
-    "one_step_rnn", "", _one_step(lambda m, x, h: torch.tanh(m.a(x) + m.u(h)), a=lambda: lin(3, 4), u=lambda: lin(4, 4))
+    "one_step_rnn",
+    "4",
+    _one_step(lambda m, x, h: torch.tanh(m.a(x) + m.u(h)), a=lambda: lin(3, 4), u=lambda: lin(4, 4)),
 )
-add("one_step_joined", "", _one_step(lambda m, x, h: torch.tanh(m.a(torch.cat([x, h], 1))), a=lambda: lin(7, 4)))
-add("one_step_cell", "", _one_step(lambda m, x, h: m.core(x, h), core=lambda: nn.RNNCell(3, 4)))
+add("one_step_joined", "4", _one_step(lambda m, x, h: torch.tanh(m.a(torch.cat([x, h], 1))), a=lambda: lin(7, 4)))
+add("one_step_cell", "4", _one_step(lambda m, x, h: m.core(x, h), core=lambda: nn.RNNCell(3, 4)))
 add(
     "one_step_normed",
-    "",
+    "4",
     _one_step(
         lambda m, x, h: torch.relu(m.a(torch.cat([h, x], 1))),
         a=lambda: torch.nn.utils.parametrizations.weight_norm(lin(7, 4)),

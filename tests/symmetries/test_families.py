@@ -61,7 +61,13 @@ QUICK = {
 }
 # The nets of odd ops that run by default.
 ODD = {
-    "argmax_places", "bilinear", "buffer_as_weight", "cast_to_int", "concat_relu", "concat_with_itself", "cumsum_units",
+    "argmax_places", "bag_of_maxima", "bilinear", "cholesky_factors", "complex_matrix", "count_of_units",
+    "cross_product",
+    "cummax_tokens", "determinant", "diagonal_by_einsum", "diagonal_matrix", "distances_to_centres",
+    "fourier_by_numbers", "fourier_neural_operator", "fourier_over_tokens", "inverse_alone", "kalman_filter",
+    "matrix_exponential", "one_over_relu", "pooled_places", "pseudo_inverse", "registers_beside_the_first",
+    "singular_values", "solve_vector", "sorted_inside_heads", "stacked_places", "trace_of_units", "unpooled_channels",
+    "values_inside_heads", "buffer_as_weight", "cast_to_int", "concat_relu", "concat_with_itself", "cumsum_units",
     "deep_set", "embedding_bag", "fft_over_units", "fill_by_parameter", "flipped_units", "glu", "gram_tokens",
     "gram_units", "hardtanh_uneven", "index_add_rows", "mask_by_mean", "masked_assign", "maxout", "median_places",
     "outer_product", "overwrite_scaled", "overwrite_zero", "permuted_residual", "repeat_then_slice", "rezero",

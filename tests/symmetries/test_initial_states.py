@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from net_family import Net, lin, par
+from net_family import Net, lin, names, par
 from nets import FAMILIES
 from oracle import check_function, expect, infer, signature
 from torch import Tensor, nn
@@ -91,16 +91,11 @@ def net(cell: str, state: State | None, layers: int, both: bool, **options: Any)
         return torch.cat([m.head(y).mean(1), m.last(last.transpose(0, 1).flatten(1))], 1)
 
     core = CELLS[cell](4, UNITS, layers, bidirectional=both, batch_first=True, **options)
-    parts: dict[str, Any] = {f"first{k}": par(1, UNITS) for k in range(4)}
-    return Net(
-        forward,
-        core=core,
-        head=lin(UNITS * (2 if both else 1), 2),
-        last=lin(UNITS * rows, 2),
-        first=par(rows, 1, UNITS),
-        bridge=lin(4, rows * UNITS),
-        **parts,
-    )
+    heads = {"head": lin(UNITS * (2 if both else 1), 2), "last": lin(UNITS * rows, 2)}
+    parts: dict[str, Any] = {f"first{k}": par(1, UNITS) for k in range(rows)}
+    parts |= {"first": par(rows, 1, UNITS), "bridge": lin(4, rows * UNITS)}
+    own = names(state.__code__) if state is not None else set()
+    return Net(forward, core=core, **heads, **{name: part for name, part in parts.items() if name in own})
 
 
 STATES = {**ZEROS, **TIED, **APART}

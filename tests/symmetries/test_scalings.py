@@ -91,7 +91,7 @@ NETS: dict[str, tuple[Callable[[], Sample], str]] = {
     "prelu per unit": (lambda: between(nn.PReLU(4)), "scaling 4"),
     "clamp at zero": (lambda: between(lambda x: x.clamp(min=0)), "scaling 4"),
     "maximum with zero": (lambda: between(lambda x: torch.maximum(x, torch.zeros_like(x))), "scaling 4"),
-    "where positive": (lambda: between(lambda x: torch.where(x > 0, x, torch.zeros_like(x))), ""),
+    "where positive": (lambda: between(lambda x: torch.where(x > 0, x, torch.zeros_like(x))), "scaling 4"),
     "abs": (lambda: between(torch.abs), "scaling 4,sign 4"),
     "square": (lambda: between(torch.square), "scaling 4,sign 4"),
     "cube": (lambda: between(lambda x: x**3), "scaling 4,sign 4"),

@@ -57,12 +57,12 @@ def test_sizes_that_depend_on_the_data(mask: str) -> None:
 
 
 def test_strict_names_the_op() -> None:
-    model = Net(lambda m, x: m.b(torch.fft.rfft(m.a(x)).abs()), a=lin(3, 4), b=lin(3, 2))
+    model = Net(lambda m, x: m.b(torch.special.bessel_j0(m.a(x))), a=lin(3, 4), b=lin(4, 2))
     args = (torch.randn(4, 3),)
-    with pytest.raises(SymmetryError, match="fft_rfft"):
+    with pytest.raises(SymmetryError, match="bessel_j0"):
         coset.symmetry(model, args, strict=True)
     sym = coset.symmetry(model, args)
-    assert any(f.tensor == "a.weight" and f.op == "fft_rfft" for f in sym.fixed)
+    assert any(f.tensor == "a.weight" and "bessel_j0" in f.op for f in sym.fixed)
     assert coset.symmetry(mlp()[0], mlp()[1], strict=True).groups
 
 

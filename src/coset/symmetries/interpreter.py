@@ -21,6 +21,7 @@ from coset.symmetries.scaling import Factor, find_scalings, independent
 from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.tape import NONLINEAR, RULES, Call, NodeValue, NoRuleError, Slices, Tape, Value
 from coset.symmetries.terms import Cause, Origin, Term, Unifier, find, fixed, freeze, leaves, parts, units
+from coset.symmetries.ties import break_ties
 from coset.symmetries.trace import Trace, op_name, shape_of
 
 MOST_RESTARTS = 12
@@ -28,12 +29,17 @@ MOST_RESTARTS = 12
 
 @dataclass
 class Inference:
-    """The axes of every state tensor and of every result, the tape that relates them, and sets of units by name."""
+    """The axes of every state tensor and of every result, the tape that relates them, and sets of units by name.
+
+    meets_zeros
+        whether only zeros meet a part of the state, which says nothing of it
+    """
 
     parameters: dict[str, Value]
     tape: Tape
     values: dict[Node, NodeValue] = field(default_factory=dict)
     names: dict[str, Term] = field(default_factory=dict)
+    meets_zeros: bool = False
 
 
 def infer(traces: Sequence[Trace], strict: bool = False) -> Inference:
@@ -50,6 +56,7 @@ def infer(traces: Sequence[Trace], strict: bool = False) -> Inference:
         if inference.tape.unifier.splits <= splits:
             break
         splits |= inference.tape.unifier.splits
+    break_ties(inference.parameters, {name for trace in traces for name in trace.buffers}, inference.tape, strict)
     return inference
 
 
@@ -92,7 +99,7 @@ class _Interpreter:
         if source.name not in self.inference.parameters:
             value = Value(tuple(units(int(size)) for size in example.shape))
             self.inference.parameters[source.name] = value
-            if not example.is_floating_point():
+            if not (example.is_floating_point() or example.is_complex()):
                 self.tape.map(value, NONLINEAR)
         return self.inference.parameters[source.name]
 
@@ -146,8 +153,9 @@ class _Interpreter:
             is_number = first.is_floating_point() or first.is_complex()
             # The same op of another trace has axes of other sizes, to be split elsewhere.
             name = f"{self.number}:{node.name}"
-            call = Call(op, name, self._bind(node), sizes, is_number, self.tape, self.splits)
-            return self._guard(rule(call), outputs, isinstance(example, Tensor))
+            readers = [_readers(node, k, isinstance(example, Tensor)) for k in range(len(sizes))]
+            call = Call(op, name, self._bind(node), sizes, is_number, self.tape, self.splits, readers=readers)
+            return self._guard(rule(call), outputs, isinstance(example, Tensor), readers)
         except (
             NoRuleError,
             ValueError,
@@ -186,12 +194,14 @@ class _Interpreter:
                 raise NoRuleError("a number depends on the data") from error
         return raw
 
-    def _guard(self, result: Any, outputs: Sequence[Any], single: bool) -> NodeValue:
-        """A rule must return as many values as the op, each of the right shape."""
+    def _guard(self, result: Any, outputs: Sequence[Any], single: bool, readers: Sequence[int]) -> NodeValue:
+        """A rule must return as many values as the op, each of the right shape, or None for what nobody reads."""
         values = [result] if single and not isinstance(result, list) else result
         if not isinstance(values, list) or (single and len(values) != 1) or len(values) < len(outputs):
             raise NoRuleError("the rule returns the wrong number of tensors")
         for k, (value, example) in enumerate(zip(values, outputs, strict=False)):
+            if value is None and k < len(readers) and readers[k]:
+                raise NoRuleError("the rule does not describe an auxiliary result")
             if value is None:
                 values[k] = _undescribed(example, self.tape.cause.op, "auxiliary result")
             elif isinstance(example, Tensor) and value.shape != tuple(example.shape):
@@ -224,6 +234,7 @@ def _freeze_unused(inference: Inference) -> None:
             if leaf not in sight.used:
                 _leave_aside(tape, leaf, "not used")
     for value, units_ in sight.incomplete():
+        inference.meets_zeros = True
         tape.silent.add(value)
         for leaf in units_:
             _leave_aside(tape, leaf, "met only zeros")
@@ -232,6 +243,13 @@ def _freeze_unused(inference: Inference) -> None:
 def _leave_aside(tape: Tape, leaf: Term, reason: str) -> None:
     freeze(leaf, Cause("", reason))
     tape.unused.add(leaf)
+
+
+def _readers(node: Node, k: int, single: bool) -> int:
+    """How many nodes read the k-th tensor that a node returns."""
+    if single:
+        return len(node.users)
+    return sum(len(user.users) for user in node.users if user.target is operator.getitem and user.args[1] == k)
 
 
 def _fixed_term(size: int, op: str, reason: str) -> Term:
@@ -276,7 +294,8 @@ def build(inference: Inference, aliases: Mapping[str, str]) -> Symmetry:
         if leaf.cause is not None
     ]
     notes = tuple(dict.fromkeys(inference.tape.notes))
-    return Symmetry(sets, axes, scalings, tuple(dict.fromkeys(fixed)), notes=notes)
+    conditional = frozenset(name for leaf, name in unit_names.items() if leaf in inference.tape.conditional)
+    return Symmetry(sets, axes, scalings, tuple(dict.fromkeys(fixed)), notes=notes, conditional=conditional)
 
 
 def _names(inference: Inference, bases: Bases, factors: list[Factor]) -> dict[Term, str]:

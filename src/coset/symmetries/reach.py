@@ -104,8 +104,8 @@ class _Demand:
 
     def _read(self, step: Primitive) -> None:
         outs = {address for operand in step.outs for address, _ in addresses(operand)}
-        wanted = self._wanted(step)
-        if wanted is None:
+        demand = self._demand(step)
+        if demand is None:
             return
         absorbed = self.holes.absorbed(step)
         for operand in step.ins:
@@ -115,15 +115,17 @@ class _Demand:
             empty = self.holes.at(operand)
             slots = self.slots.setdefault(operand.value, set())
             for address, slot in addresses(operand):
-                gone = address not in outs and (step.kind != "move" or address[0] in step.lookups or address[0] == LOST)
-                if (address in wanted or gone) and not empty[address] and address not in absorbed:
+                summed = address not in outs and (
+                    step.kind != "move" or address[0] in step.lookups or address[0] == LOST
+                )
+                if (address in demand or summed) and not empty[address] and address not in absorbed:
                     slots.add(slot)
                     if step.kind != "move":
                         self.used.add(find(address[1]))
 
-    def _wanted(self, step: Primitive) -> set[Address] | None:
+    def _demand(self, step: Primitive) -> set[Address] | None:
         """Addresses of the results that matter; None where no result does."""
-        wanted: set[Address] = set()
+        demand: set[Address] = set()
         matters = False
         for operand in step.outs:
             if operand.value in self.holes.values:
@@ -132,8 +134,8 @@ class _Demand:
             if final or operand.value in self.values:
                 matters = True
                 slots = self.slots.get(operand.value, ())
-                wanted |= {address for address, slot in addresses(operand) if final or slot in slots}
-        return wanted if matters else None
+                demand |= {address for address, slot in addresses(operand) if final or slot in slots}
+        return demand if matters else None
 
 
 def reach(tape: Tape) -> Reach:

@@ -5,7 +5,8 @@
                  "qkv.weight": [{"concat": [["heads", "inner"], ["heads", "inner"], ["heads", "value"]]}, 64]}}
 
 Tensors that are not trained, such as running statistics, may be listed under "buffers": costs leave them out. A
-second name of a tensor may be given its first under "tied": a state may leave either out. "notes" are sentences.
+second name of a tensor may be given its first under "tied": a state may leave either out. "notes" are sentences, and
+"conditional" the groups that hold where the scores that rank their units differ.
 An axis is the name of a group, a number (a fixed order of that many positions), a list (a product, outermost
 first), or ``{"concat": [...]}`` or ``{"interleave": [...]}``.
 """
@@ -57,6 +58,7 @@ def symmetry_to_json(sym: Symmetry) -> str:
         "buffers": [name for name in sym.axes if name in sym.buffers],
         "tied": dict(sym.tied),
         "notes": list(sym.notes),
+        "conditional": [name for name in sym.sets if name in sym.conditional],
     }
     return json.dumps(raw, indent=1)
 
@@ -73,8 +75,8 @@ def symmetry_from_json(text: str) -> Symmetry:
     scalings = tuple(scaling_from_json(n, r, sets, axes) for n, r in raw.get("scalings", {}).items())
     fixed = tuple(FixedAxis(*entry) for entry in raw.get("fixed", ()))
     buffers, tied = frozenset(raw.get("buffers", ())), raw.get("tied", {})
-    notes = tuple(raw.get("notes", ()))
-    return Symmetry(sets, axes, scalings, fixed, buffers=buffers, tied=tied, notes=notes)
+    notes, conditional = tuple(raw.get("notes", ())), frozenset(raw.get("conditional", ()))
+    return Symmetry(sets, axes, scalings, fixed, buffers=buffers, tied=tied, notes=notes, conditional=conditional)
 
 
 def axis_to_json(axis: Axis) -> Any:
@@ -267,6 +269,9 @@ def parse(text: str) -> dict[str, Any]:
     notes = raw.get("notes", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise SymmetryError("'notes' must be a list of sentences")
+    conditional = raw.get("conditional", [])
+    if not isinstance(conditional, list) or not all(isinstance(name, str) for name in conditional):
+        raise SymmetryError("'conditional' must be a list of names of groups")
     return raw
 
 

@@ -234,6 +234,7 @@ class Symmetry(Shown):
         buffers: The tensors that are not trained, such as running statistics.
         tied: Second names of tensors -> their first name; a state may leave either out.
         notes: What holds under a condition, or could not be looked at, in a sentence each.
+        conditional: Groups that hold where the scores that rank their units differ.
 
     Example:
         >>> [(group.name, group.size) for group in sym.groups]
@@ -251,6 +252,7 @@ class Symmetry(Shown):
     buffers: frozenset[str] = frozenset()
     tied: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    conditional: frozenset[str] = frozenset()
 
     @property
     def groups(self) -> tuple[Group, ...]:

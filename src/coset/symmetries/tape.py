@@ -88,6 +88,34 @@ class Operand:
     segments: tuple[Segment, ...]
 
 
+@dataclass
+class Ranking:
+    """Positions of units told by the rank of their scores.
+
+    Args:
+        op: That ranks.
+        scores: What is ranked.
+        axis: Along which axis.
+        values: The scores in order, where the op gives them.
+        places: The positions.
+        readers: How many ops read the positions.
+        restored: How many of these put the values back where they were, among zeros.
+    """
+
+    op: str
+    scores: Value
+    axis: int
+    values: Value | None
+    places: Value
+    readers: int
+    restored: int = 0
+
+    @property
+    def harmless(self) -> bool:
+        """Whether it does not matter which of several zeros was taken."""
+        return self.restored == self.readers
+
+
 @dataclass(frozen=True)
 class Lookup:
     """An axis of which each result entry sees one position: a constant, or what ``index`` says at its letters."""
@@ -162,6 +190,9 @@ class Tape:
         unused: Units of the state that have no factor, as no step reads them, or one that is not known.
         silent: Tensors of the state that have no factor as a whole, as no step reads them, or only in part.
         constants: Index tensors that the model holds -> their entries.
+        rankings: Positions told by rank, which equal scores may leave open.
+        padded: Looked-up rows of which one may be zero.
+        conditional: Units that are interchangeable where the scores that rank them differ.
         notes: What users should know of the result, in a sentence each.
     """
 
@@ -173,12 +204,23 @@ class Tape:
     unused: set[Term] = field(default_factory=set)
     silent: set[Value] = field(default_factory=set)
     constants: dict[Value, list[int]] = field(default_factory=dict)
+    rankings: list[Ranking] = field(default_factory=list)
+    padded: set[Value] = field(default_factory=set)
+    conditional: set[Term] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)
 
     @property
     def cause(self) -> Cause:
         """The op that is being read."""
         return self.unifier.cause
+
+    def producer(self, value: Value) -> Primitive | None:
+        """The step that wrote a value, if any.
+
+        Args:
+            value: What it wrote.
+        """
+        return next((step for step in reversed(self.steps) if any(o.value is value for o in step.outs)), None)
 
     def fix(self, term: Term, reason: str) -> None:
         """The order of this axis matters.
@@ -419,6 +461,7 @@ class Call:
         floating: Whether the first of these is.
         tape: What the rule writes to.
         splits: Splits of axes that are to be made as slices.
+        readers: How many ops read each tensor that the op returns.
     """
 
     op: str
@@ -428,6 +471,7 @@ class Call:
     floating: bool
     tape: Tape
     splits: frozenset[Origin]
+    readers: Sequence[int] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -494,7 +538,9 @@ class Call:
             for d in range(len(first.axes)):
                 if d != axis:
                     self.tape.unify(first.axes[d], value.axes[d])
-        for content in contents[1:]:
+        for content in contents:
+            if len(contents) < len(values):
+                freeze(content, Cause(self.op, "a unit's number is used as a value"))
             self.tape.unify(contents[0], content)
         whole = concat([value.axes[axis] for value in values])
         indices = contents[0] if len(contents) == len(values) else None

@@ -67,6 +67,12 @@ class Trace:
     def graph(self) -> Graph:
         return self.module.graph
 
+    @property
+    def buffers(self) -> set[str]:
+        """Names of the tensors of the state that are not trained."""
+        names = (name.removeprefix(PREFIX) for name in self.program.graph_signature.buffers)
+        return {self.aliases.get(name, name) for name in names}
+
     def positions(self, name: str) -> list[int] | None:
         """A short list of integers that the model holds as a constant."""
         x = self.program.constants.get(name, self.program.constants.get(PREFIX + name))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from coset.symmetries.tape import (
+    LINEAR,
     Call,
     Letter,
     Lookup,
@@ -41,6 +42,30 @@ def cat(call: Call) -> Result:
 
 def _cut_alike(first: Slices, other: Value | Slices) -> bool:
     return isinstance(other, Slices) and other.axis == first.axis and other.widths == first.widths
+
+
+@rule(["hstack", "vstack", "row_stack", "column_stack"])
+def join_rows(call: Call) -> Result:
+    values = [call.as_value(item) for item in call.arguments["tensors"]]
+    rank = len(call.shape)
+    if any(len(value.axes) != rank for value in values):
+        raise NoRuleError("axes are added")
+    return cat_along(call, values, 0 if call.op in ("vstack", "row_stack") or rank == 1 else 1)
+
+
+@rule("diff")
+def differences(call: Call) -> Result:
+    """Neighbours are subtracted: the order of one axis is fixed, the others pass."""
+    value = call.tensor("self")
+    if call.has("prepend") or call.has("append"):
+        raise NoRuleError("something is put before or after")
+    axis = call.axis("dim", len(value.axes), -1)
+    reason = "neighbours are subtracted"
+    call.tape.fix(value.axes[axis], reason)
+    letters: list[Letter] = list(range(len(value.axes)))
+    fresh: dict[Letter, Term] = {"pair": call.tape.fixed(call.shape[axis], reason)}
+    out: list[Letter] = ["pair" if d == axis else d for d in letters]
+    return call.tape.map(value, LINEAR, letters=letters, out=out, over=[axis], fresh=fresh, mixes=True)
 
 
 def cat_along(call: Call, values: Sequence[Value], axis: int) -> Value:
@@ -102,7 +127,7 @@ def pieces(call: Call, value: Value | Slices, axis: int, bounds: Sequence[tuple[
     return out
 
 
-@rule(["slice", "narrow", "slice_copy"])
+@rule(["slice", "narrow", "slice_copy", "narrow_copy"])
 def slice_(call: Call) -> Result:
     value = call.raw("self")
     axis = call.axis("dim", len(value.shape), 0)
@@ -187,8 +212,7 @@ def position(call: Call, value: Value | Slices, axis: int, index: int) -> Value 
     start, stop = (index, index + 1) if ends else _block_of(term, index)
     if (start, stop) != (0, size):
         # The rest of the axis is not touched.
-        value, index = take_apart(call, value, axis, [(start, stop)])[0], index - start
-        size = stop - start
+        return position(call, take_apart(call, value, axis, [(start, stop)])[0], axis, index - start)
     request_slices(call, value.axes[axis], range(size) if size <= MOST_SLICES else ())
     call.tape.fix(value.axes[axis], "a single position is selected")
     return drop(call, value, axis, index)

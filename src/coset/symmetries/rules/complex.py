@@ -21,8 +21,14 @@ def view_as_real(call: Call) -> Result:
     return call.tape.map(value, LINEAR, letters=letters, out=[*letters, "part"], fresh=fresh)
 
 
-@rule(["polar", "complex"])
+@rule("polar")
 def polar(call: Call) -> Result:
-    """A complex tensor from two real ones."""
-    flat = [call.tape.map(call.number(value), NONLINEAR) for value in call.values()]
-    return call.tape.broadcast("multiply", flat, [1.0, 1.0])
+    """r exp(i phi)."""
+    phase = call.tape.map(call.tensor("angle"), NONLINEAR)
+    return call.tape.broadcast("multiply", [call.tensor("abs"), phase], [1.0, 1.0])
+
+
+@rule("complex")
+def complex_(call: Call) -> Result:
+    """Real and imaginary part, on one scale."""
+    return call.tape.broadcast("add", [call.tensor("real"), call.tensor("imag")])

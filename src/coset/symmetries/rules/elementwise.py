@@ -25,8 +25,12 @@ from coset.symmetries.tape import (
 )
 from coset.symmetries.terms import find
 
+# Ops whose results are zero on a whole region.
+FLAT_AT_ZERO = ("relu", "threshold", "clamp", "clamp_min", "where", "masked_fill", "hardshrink", "softshrink")
 # Adding a constant this small, as norms do before a root, changes a scale only in the last digits.
 LARGEST_EPSILON = 1e-3
+# A norm is kept from being zero by a bound this small, before something is divided by it.
+SMALLEST_CLAMP = 1e-5
 
 IDENTITY = (
     "clone",
@@ -47,26 +51,35 @@ IDENTITY = (
     "resolve_conj",
     "resolve_neg",
     "requires_grad_",
+    "alias_copy",
+    "detach_copy",
+    "to_sparse",
+    "_to_sparse",
+    "to_dense",
+    "_to_dense",
 )
 CASTS = ("to", "_to_copy", "type_as")
+# Whether an entry is zero.
+ZERO = Law("kill", "kill")
 LAWS: dict[Law, tuple[str, ...]] = {
-    LINEAR: ("neg", "real"),
+    LINEAR: ("neg", "negative", "real", "imag", "conj_physical"),
     HOMOGENEOUS: ("relu", "leaky_relu", "rrelu", "rrelu_with_noise"),
     ODD: ("tanh", "erf", "sin", "asinh", "atan", "arctan", "tan", "sinh", "softshrink",
-          "hardshrink", "round", "trunc"),
-    EVEN: ("cos", "cosh"),
-    MAGNITUDE: ("abs",),
+          "hardshrink", "round", "trunc", "fix", "special_erf", "arcsinh"),
+    EVEN: ("cos", "cosh", "sinc", "special_sinc"),
+    MAGNITUDE: ("abs", "absolute"),
     NORMALISING: ("sign", "sgn"),
-    THRESHOLD: ("logical_not", "isnan", "isinf", "isfinite", "signbit"),
+    THRESHOLD: ("logical_not", "isnan", "isinf", "isfinite", "signbit", "angle", "isreal"),
     NONLINEAR: ("gelu", "silu", "sigmoid", "exp", "expm1", "exp2", "log", "log2", "log10", "log1p", "hardswish",
                 "hardsigmoid", "relu6", "softplus", "mish", "elu", "selu", "celu", "log_sigmoid",
                 "log_sigmoid_forward", "logit", "floor", "ceil", "frac", "bitwise_not", "lgamma", "digamma",
-                "erfinv", "nan_to_num", "threshold", "bernoulli",
-                "acos", "asin", "acosh", "atanh", "erfc", "i0"),
+                "erfinv", "nan_to_num", "bernoulli",
+                "acos", "asin", "acosh", "atanh", "erfc", "i0", "arccos", "arcsin", "arccosh", "arctanh", "deg2rad",
+                "rad2deg", "mvlgamma", "polygamma", "bucketize"),
 }  # fmt: skip
 POWERS = {"sqrt": 0.5, "rsqrt": -0.5, "reciprocal": -1.0, "square": 2.0}
 COMPARISONS = (
-    "ne", "lt", "gt", "le", "ge", "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
+    "logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
     "bitwise_xor", "__and__", "__or__", "__xor__", "isin", "bitwise_left_shift", "bitwise_right_shift",
 )  # fmt: skip
 JOINT = (
@@ -80,6 +93,15 @@ JOINT = (
     "copysign",
     "lerp",
     "logaddexp2",
+    "arctan2",
+    "heaviside",
+    "igamma",
+    "igammac",
+    "ldexp",
+    "nextafter",
+    "special_xlogy",
+    "special_xlog1py",
+    "special_zeta",
 )
 
 
@@ -121,7 +143,15 @@ def unary(call: Call) -> Result:
     if len(values) > 1:
         return joint(call)
     result = spread(call, values[:1], lambda row: call.tape.map(row[0], law))
-    return [result, None] if len(call.shapes) > 1 and isinstance(result, Value) else result
+    return [result, None] if len(call.shapes) > 1 else result
+
+
+@rule("threshold")
+def threshold(call: Call) -> Result:
+    """x where it is above a threshold, else a number; ReLU if both are zero."""
+    is_relu = call.get("threshold") == 0 and call.get("value") == 0
+    law = HOMOGENEOUS if is_relu else NONLINEAR
+    return spread(call, [call.raw("self")], lambda row: call.tape.map(row[0], law))
 
 
 @rule(["clamp", "clamp_min", "clamp_max", "clip", "hardtanh"])
@@ -135,11 +165,12 @@ def clamp(call: Call) -> Result:
     content = x.content if isinstance(x, Value) else None
     if content is not None and (low or 0) <= 0 and (high is None or high >= find(content).size - 1):
         return x
+    tiny = high is None and low is not None and 0 < low <= SMALLEST_CLAMP
     if low is not None and high is not None and low == -high:
         law = ODD
     else:
-        law = HOMOGENEOUS if {low, high} <= {None, 0} else NONLINEAR
-    return spread(call, [x], lambda row: call.tape.map(row[0], law))
+        law = HOMOGENEOUS if {low, high} <= {None, 0} or tiny else NONLINEAR
+    return spread(call, [x], lambda row: call.tape.map(row[0], law, approximate=tiny))
 
 
 @rule(POWERS)
@@ -148,7 +179,7 @@ def power(call: Call) -> Result:
     return spread(call, call.values()[:1], lambda row: call.tape.map(row[0], LINEAR, power=exponent))
 
 
-@rule("pow")
+@rule(["pow", "float_power"])
 def pow_(call: Call) -> Result:
     exponent = call.get("exponent")
     if isinstance(exponent, Value | Slices) or not isinstance(call.arguments["self"], Value | Slices):
@@ -179,9 +210,21 @@ def add(call: Call) -> Result:
         if other == 0:
             return values[0]
         tiny = abs(float(other)) <= LARGEST_EPSILON
-        law = HOMOGENEOUS if tiny else NONLINEAR
-        return spread(call, values, lambda row: call.tape.map(row[0], law, approximate=tiny))
+        return spread(call, values, lambda row: _shifted(call, row[0], tiny))
     return spread(call, values, lambda row: call.tape.broadcast("add", row))
+
+
+def _shifted(call: Call, value: Value, tiny: bool) -> Value:
+    """x + a number: one that is tiny matters only where x vanishes, as ReLU does."""
+    nearly = tiny and not _often_zero(call, value)
+    return call.tape.map(value, HOMOGENEOUS if nearly else NONLINEAR, approximate=nearly)
+
+
+def _often_zero(call: Call, value: Value) -> bool:
+    step = call.tape.producer(value)
+    while step is not None and (step.kind == "move" or (step.kind == "map" and step.law == LINEAR and not step.over)):
+        step = call.tape.producer(step.ins[0].value)
+    return step is not None and step.op in FLAT_AT_ZERO
 
 
 @rule(["maximum", "minimum", "fmax", "fmin"])
@@ -238,11 +281,23 @@ def equal(call: Call) -> Result:
     values = [call.as_value(value) for value in call.values()]
     contents = [value.content for value in values]
     if len(values) != 2 or contents[0] is None or contents[1] is None:
-        return joint(call)
+        return compare(call)
     if find(contents[0]).size != find(contents[1]).size:
-        return joint(call)
+        return compare(call)
     call.tape.unify(contents[0], contents[1])
     return call.tape.broadcast("multiply", [Value(value.axes) for value in values], [1.0, 1.0])
+
+
+@rule(["lt", "gt", "le", "ge", "ne", "less", "greater", "less_equal", "greater_equal", "not_equal"])
+def compare(call: Call) -> Result:
+    """Whether x - y is above zero has no scale; whether it is zero has no sign either."""
+    values = call.values()
+    law = ZERO if call.op in ("ne", "not_equal", "eq") else THRESHOLD
+    if len(values) == 1:
+        other = call.get("other")
+        law = law if other == 0 else NONLINEAR
+        return spread(call, values, lambda row: call.tape.map(row[0], law))
+    return spread(call, values, lambda row: call.tape.map(call.tape.broadcast("add", row), law))
 
 
 @rule([*COMPARISONS, *JOINT])

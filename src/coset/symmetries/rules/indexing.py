@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 from coset.symmetries.rules.cat_and_split import pieces
-from coset.symmetries.tape import LINEAR, NONLINEAR, Call, Letter, Lookup, NoRuleError, Result, Slices, Value, rule
+from coset.symmetries.tape import (
+    HOMOGENEOUS,
+    LINEAR,
+    NONLINEAR,
+    Call,
+    Letter,
+    Lookup,
+    NoRuleError,
+    Result,
+    Slices,
+    Value,
+    rule,
+)
 from coset.symmetries.terms import Term, find
 
 LOOKED_UP = "looked up by number"
+# The mode of `embedding_bag` that takes the largest of each bag.
+MAXIMUM = 2
 
 
 def look_up(call: Call, term: Term, index: Value) -> None:
@@ -29,7 +43,10 @@ def embedding(call: Call) -> Result:
     look_up(call, weight.axes[0], index)
     letters: list[Letter] = list(range(len(index.axes)))
     ins: list[tuple[Value, list[Letter]]] = [(weight, ["row", "unit"]), (no_scale(call, index), letters)]
-    return call.tape.multiply(ins, [*letters, "unit"], lookups={"row": Lookup(index, tuple(letters))})
+    out = call.tape.multiply(ins, [*letters, "unit"], lookups={"row": Lookup(index, tuple(letters))})
+    if call.get("padding_idx", -1) >= 0:
+        call.tape.padded.add(out)
+    return out
 
 
 @rule("index_select")
@@ -74,6 +91,9 @@ def scatter(call: Call) -> Result:
         elif d != axis:
             call.tape.fix(base.axes[d], LOOKED_UP)
             call.tape.fix(index.axes[d], LOOKED_UP)
+    for ranking in call.tape.rankings:
+        if index is ranking.places and source is not None and source is ranking.values and base in call.tape.zeros:
+            ranking.restored += 1
     entries: list[Letter] = list(range(len(base.axes)))
     entries[axis] = "entry"
     written = no_scale(call, index)
@@ -181,9 +201,19 @@ def index_write(call: Call) -> Result:
 
 @rule("embedding_bag")
 def embedding_bag(call: Call) -> Result:
-    """Sums of looked-up rows."""
+    """Sums of looked-up rows, weighted where weights are given, or their maximum."""
     weight, indices = call.tensor("weight"), call.whole("indices")
     look_up(call, weight.axes[0], indices)
-    fresh = {"bag": call.tape.fixed(call.shape[0], LOOKED_UP)}
-    out = call.tape.map(weight, LINEAR, letters=["row", "unit"], out=["bag", "unit"], fresh=fresh)
+    call.tape.fix(indices.axes[0], LOOKED_UP)
+    rows = call.tape.multiply(
+        [(weight, ["row", "unit"]), (no_scale(call, indices), ["place"])],
+        ["place", "unit"],
+        lookups={"row": Lookup(indices, ("place",))},
+    )
+    if call.has("per_sample_weights"):
+        rows = call.tape.multiply([(rows, ["place", "unit"]), (call.tensor("per_sample_weights"), ["place"])],
+                                  ["place", "unit"])  # fmt: skip
+    fresh: dict[Letter, Term] = {"bag": call.tape.fixed(call.shape[0], LOOKED_UP)}
+    law = HOMOGENEOUS if call.get("mode", 0) == MAXIMUM else LINEAR
+    out = call.tape.map(rows, law, letters=["place", "unit"], out=["bag", "unit"], over=[0], fresh=fresh)
     return [out, *[None] * (len(call.shapes) - 1)]

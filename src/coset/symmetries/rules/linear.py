@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from coset.symmetries.rules.linalg import identity
+from coset.symmetries.rules.reshape import reshape_to
 from coset.symmetries.tape import NONLINEAR, NORMALISING, Call, Letter, NoRuleError, Result, Value, rule
 
 
@@ -18,7 +22,7 @@ def matrix_map(call: Call, x: Value, weight: Value) -> Value:
     return call.tape.multiply([(x, [*batch, "in"]), (weight, [*out, "in"])], [*batch, *out])
 
 
-@rule(["matmul", "mm", "bmm", "mv", "dot", "vdot", "inner"])
+@rule(["matmul", "mm", "bmm", "mv", "dot", "vdot", "linalg_matmul", "_sparse_mm"])
 def matmul(call: Call) -> Result:
     a, b = call.values()[:2]
     return matrix_product(call, call.number(a), call.number(b))
@@ -63,6 +67,37 @@ def tensordot(call: Call) -> Result:
     return call.tape.multiply([(a, left), (b, right)], [x for x in [*left, *right] if x not in summed])
 
 
+@rule(["inner", "linalg_vecdot"])
+def inner(call: Call) -> Result:
+    """Sums over the last axis of both; `vecdot` over a named one, the others elementwise."""
+    a, b = (call.number(value) for value in call.values()[:2])
+    if call.op == "linalg_vecdot":
+        rank = max(len(a.axes), len(b.axes))
+        axis = call.axis("dim", rank, -1)
+        ins = [(value, list(range(rank - len(value.axes), rank))) for value in (a, b)]
+        if any(value.shape[axis - rank] == 1 for value in (a, b)):
+            raise NoRuleError("broadcast along the sum")
+        return call.tape.multiply(ins, [d for d in range(rank) if d != axis])
+    if not a.axes or not b.axes:
+        return call.tape.broadcast("multiply", [a, b], [1.0, 1.0])
+    left: list[Letter] = [("left", d) for d in range(len(a.axes) - 1)]
+    right: list[Letter] = [("right", d) for d in range(len(b.axes) - 1)]
+    return call.tape.multiply([(a, [*left, "k"]), (b, [*right, "k"])], [*left, *right])
+
+
+@rule("kron")
+def kron(call: Call) -> Result:
+    """Each axis holds the pairs of positions of both."""
+    a, b = call.tensor("self"), call.tensor("other")
+    rank = len(a.axes)
+    if len(b.axes) != rank:
+        raise NoRuleError("operands of different rank")
+    left: list[Letter] = [("left", d) for d in range(rank)]
+    right: list[Letter] = [("right", d) for d in range(rank)]
+    pairs = [letter for pair in zip(left, right, strict=True) for letter in pair]
+    return reshape_to(call, call.tape.multiply([(a, left), (b, right)], pairs), call.shape)
+
+
 @rule(["outer", "ger"])
 def outer(call: Call) -> Result:
     a, b = (call.number(value) for value in call.values()[:2])
@@ -92,9 +127,15 @@ def einsum(call: Call) -> Result:
         letters = left.replace(",", "").replace("...", "")
         right = "..." * ("..." in left) + "".join(sorted(c for c in set(letters) if letters.count(c) == 1))
     pairs = [(value, _expand(term, len(value.axes))) for value, term in zip(values, inputs, strict=True)]
-    if any(len(set(row)) != len(row) for _, row in pairs):
-        raise NoRuleError("einsum takes a diagonal")
-    return call.tape.multiply(pairs, _expand(right, len(call.shape)))
+    ins = [one for value, row in pairs for one in _on_diagonals(value, row)]
+    return call.tape.multiply(ins, _expand(right, len(call.shape)))
+
+
+def _on_diagonals(value: Value, letters: Sequence[Letter]) -> list[tuple[Value, Sequence[Letter]]]:
+    """A_ii is sum_j A_ij I_ij."""
+    own: list[Letter] = [(letter, d) if letter in letters[:d] else letter for d, letter in enumerate(letters)]
+    again = [d for d, letter in enumerate(letters) if own[d] != letter]
+    return [(value, own), *[(identity(value.axes[d]), [letters[d], own[d]]) for d in again]]
 
 
 def _expand(letters: str, rank: int) -> list[Letter]:
@@ -109,6 +150,8 @@ def weight_norm(call: Call) -> Result:
     """w = g v / |v|, the norm over all axes but one: any factor of v along that axis is killed."""
     v, g = call.tensor("v"), call.tensor("g")
     axis = call.get("dim", 0)
+    if sum(size != 1 for size in g.shape) > 1:
+        raise NoRuleError("more than one length a row")
     axes = range(len(v.axes))
     over = [d for d in axes if d != axis % len(v.axes)] if axis != -1 else list(axes)
     direction = call.tape.map(v, NORMALISING, over=over)

@@ -33,7 +33,7 @@ def reshape(call: Call) -> Result:
     return reshape_to(call, call.raw(name), call.shape)
 
 
-@rule(["squeeze", "unsqueeze", "squeeze_copy", "unsqueeze_copy"])
+@rule(["squeeze", "unsqueeze", "squeeze_copy", "unsqueeze_copy", "atleast_1d", "atleast_2d", "atleast_3d"])
 def squeeze(call: Call) -> Result:
     return reshape_to(call, call.raw("self"), call.shape)
 

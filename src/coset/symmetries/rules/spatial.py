@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coset.symmetries.rules.convolution import SPATIAL
-from coset.symmetries.tape import HOMOGENEOUS, LINEAR, Call, Law, Letter, Result, Value, rule
+from coset.symmetries.tape import HOMOGENEOUS, LINEAR, NONLINEAR, THRESHOLD, Call, Law, Letter, Result, Value, rule
 
 DIMS = (1, 2, 3)
 AVERAGING = (
@@ -41,8 +41,27 @@ def averaging(call: Call) -> Result:
 
 @rule(MAXIMA)
 def maxima(call: Call) -> Result:
-    out = resample(call, call.number(call.values()[0]), HOMOGENEOUS)
-    return out if len(call.shapes) == 1 else [out, call.fresh(call.shapes[1], SPATIAL)]
+    """Places are those of each channel's own maxima."""
+    x = call.number(call.values()[0])
+    laws = (HOMOGENEOUS, THRESHOLD)[: len(call.shapes)]
+    outs = [resample(call, x, law) for law in laws]
+    return outs if len(outs) > 1 else outs[0]
+
+
+@rule(["max_unpool2d", "max_unpool3d"])
+def unpool(call: Call) -> Result:
+    """Entries go to the places of the maxima, the rest is zero."""
+    x, places = call.tensor("self"), call.tensor("indices")
+    dims = 2 if call.op == "max_unpool2d" else 3
+    marks = call.tape.map(places, NONLINEAR)
+    rank = len(x.axes)
+    for term in (*x.axes[-dims:], *places.axes[-dims:]):
+        call.tape.fix(term, SPATIAL)
+    lead: list[Letter] = list(range(rank - dims))
+    source: list[Letter] = [("from", d) for d in range(dims)]
+    target: list[Letter] = [("to", d) for d in range(dims)]
+    fresh = {letter: call.tape.fixed(size, SPATIAL) for letter, size in zip(target, call.shape[-dims:], strict=True)}
+    return call.tape.multiply([(x, [*lead, *source]), (marks, [*lead, *source])], [*lead, *target], fresh=fresh)
 
 
 @rule(["grid_sampler", "grid_sampler_2d"])
