@@ -6,12 +6,16 @@ import contextlib
 import copy
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from coset.core.errors import CosetError, ModelError
+
+# Numbers up to which it is looked up whether two tensors really meet; larger ones whose ranges do are taken to.
+LARGEST_EXACT = 1_000_000
 
 
 def functional_call(
@@ -75,6 +79,38 @@ def tied_names(model: nn.Module) -> dict[str, str]:
     state = set(model.state_dict())
     first: dict[int, str] = {}
     return {name: first.setdefault(id(tensor), name) for name, tensor in named_tensors(model) if name in state}
+
+
+def pairs_in_one_memory(tensors: Mapping[str, Tensor]) -> list[tuple[str, str]]:
+    """Pairs of names of tensors that have entries in common, the larger tensor first.
+
+    Args:
+        tensors: The tensors of a state, one name for each.
+    """
+    by_memory: dict[int, list[str]] = {}
+    for name, x in tensors.items():
+        if x.layout == torch.strided and x.numel() and not x.is_quantized:
+            by_memory.setdefault(x.untyped_storage()._cdata, []).append(name)
+    return [
+        (a, b) if tensors[a].numel() >= tensors[b].numel() else (b, a)
+        for names in by_memory.values()
+        for a, b in combinations(names, 2)
+        if _meet(tensors[a], tensors[b])
+    ]
+
+
+def _meet(x: Tensor, y: Tensor) -> bool:
+    first, last = max(int(x.storage_offset()), int(y.storage_offset())), min(_last(x), _last(y))
+    if first > last or max(_last(x), _last(y)) > LARGEST_EXACT:
+        return first <= last
+    places = torch.arange(max(_last(x), _last(y)) + 1)
+    a, b = (places.as_strided(z.shape, z.stride(), z.storage_offset()).flatten() for z in (x, y))
+    return bool(torch.isin(a, b).any())
+
+
+def _last(x: Tensor) -> int:
+    """The last place in memory that a tensor has."""
+    return int(x.storage_offset()) + sum((n - 1) * step for n, step in zip(x.shape, x.stride(), strict=True))
 
 
 @contextlib.contextmanager

@@ -13,16 +13,16 @@ from torch import nn
 
 from coset.core import state as states
 from coset.core.errors import SymmetryError
-from coset.core.functional import named_tensors
+from coset.core.functional import named_tensors, pairs_in_one_memory
 from coset.symmetries.equivariance import inequivariant_ops
 from coset.symmetries.examples import Args, Example, Variant, as_example, detours
 from coset.symmetries.interpreter import build, infer
-from coset.symmetries.shared_memory import pairs_in_one_memory, tie
+from coset.symmetries.reach import freeze_what_they_may_read, unreached
+from coset.symmetries.shared_memory import tie
 from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.tape import NONLINEAR
 from coset.symmetries.terms import Cause, freeze
 from coset.symmetries.trace import Trace, another_size, single, touched, trace
-from coset.symmetries.unreached import freeze_what_they_may_read, unreached
 from coset.symmetries.verify import CounterexampleError, check, generic
 
 logger = logging.getLogger(__name__)

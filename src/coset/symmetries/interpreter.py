@@ -56,7 +56,9 @@ def infer(traces: Sequence[Trace], strict: bool = False) -> Inference:
         if inference.tape.unifier.splits <= splits:
             break
         splits |= inference.tape.unifier.splits
-    break_ties(inference.parameters, {name for trace in traces for name in trace.buffers}, inference.tape, strict)
+    if inference.tape.rankings:
+        buffers = {name for trace in traces for name in trace.buffers}
+        break_ties(inference.parameters, buffers, inference.tape, strict)
     return inference
 
 
