@@ -217,18 +217,51 @@ def touched(model: nn.Module, example: Example) -> set[str] | None:
     return {name for name, x in model.named_parameters(remove_duplicate=False) if id(x) in witness.used}
 
 
-class _Witness(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes which tensors ops are called with."""
+class Guarded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Refuses numbers that an op would follow beyond its memory, as made-up calls may hold."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.overloadpacket in _BAGS:
+            bound = dict(
+                zip((argument.name for argument in func._schema.arguments), args, strict=False), **kwargs or {}
+            )
+            if not bound["indices"].is_meta:
+                closed = bool(bound.get("include_last_offset", False))
+                _check_bag(len(bound["weight"]), bound["indices"], bound["offsets"], closed)
+        return func(*args, **(kwargs or {}))
+
+
+_BAGS = (torch.ops.aten._embedding_bag, torch.ops.aten._embedding_bag_forward_only, torch.ops.aten.embedding_bag)
+
+
+def _check_bag(rows: int, indices: Tensor, offsets: Tensor, closed: bool) -> None:
+    """torch looks up neither rows nor offsets."""
+    if indices.numel() and not 0 <= int(indices.min()) <= int(indices.max()) < rows:
+        raise IndexError(f"an index is none of the {rows} rows of an embedding")
+    bounds = offsets.tolist()
+    if bounds[:1] != [0] or bounds != sorted(bounds) or bounds[-1] > len(indices) or (closed and len(bounds) < 2):
+        raise IndexError(f"the offsets {bounds} are not those of {len(indices)} indices")
+    if closed and bounds[-1] != len(indices):
+        raise IndexError(f"the last offset {bounds[-1]} is not the number of indices, {len(indices)}")
+
+
+class _Witness(Guarded):  # type: ignore[no-untyped-call]
+    """Notes which tensors ops are called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.used: set[int] = set()
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         self.used.update(id(x) for x in pytree.tree_leaves((args, kwargs)) if isinstance(x, Tensor))
-        return func(*args, **(kwargs or {}))
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
 
 def trace(model: nn.Module, example: Example) -> Trace:

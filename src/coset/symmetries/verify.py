@@ -24,7 +24,7 @@ from coset.core.errors import CosetError, SymmetryError
 from coset.core.show import Shown, Table
 from coset.symmetries.examples import Example, Variant, counts, flatten, variants
 from coset.symmetries.group import Element, Scaling
-from coset.symmetries.trace import mode
+from coset.symmetries.trace import Guarded, mode
 
 if TYPE_CHECKING:
     from coset.symmetries.symmetry import Symmetry
@@ -286,7 +286,8 @@ class _Runner:
 
     def _takes(self, variant: Variant) -> bool:
         try:
-            self._run_other(self.own, variant)
+            with Guarded():
+                self._run_other(self.own, variant)
         except Exception as error:  # whatever a model raises for inputs that are not its own
             logger.debug("the model does not take %s: %s", variant.what, error)
             return False
@@ -350,7 +351,8 @@ class _Runner:
         made_up = [v.example for v in variants(self.example, thorough=False) if v.kind == "value"]
         for example in [self.example.replace(change), *made_up]:
             try:
-                most = max(most, difference(self.run(state, example), base))
+                with Guarded():
+                    most = max(most, difference(self.run(state, example), base))
             except Exception as error:  # whatever a model raises for inputs that are not its own
                 logger.debug("the model does not take other inputs: %s", error)
             if most > floor:
