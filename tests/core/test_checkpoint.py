@@ -1,4 +1,3 @@
-import errno
 import json
 import os
 import pickle
@@ -12,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from coset.core import checkpoint, state as S
+from coset.core import shard as shard_file, state as S
 from coset.core.checkpoint import LazyState, load_state, open_state, save_state
 from coset.core.errors import StateError
 from coset.core.files import atomic_write, write_json
@@ -150,16 +149,11 @@ def test_a_tied_model_survives_the_file(tmp_path: Path) -> None:
     assert torch.equal(S.call(model, state, x), model(x))
 
 
-def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_leaves_the_old_file(tmp_path: Path, largest_file: Callable[[int], None]) -> None:
     path = tmp_path / "x.safetensors"
     save_state(STATE, path)
-
-    def full_disk(tensors: object, file: Path, metadata: object) -> None:
-        file.write_bytes(b"half")
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(checkpoint, "save_file", full_disk)
-    assert "No space left" in refused(path, lambda p: save_state({"w": torch.ones(1)}, p))
+    largest_file(1000)
+    assert "File too large" in refused(path, lambda p: save_state({"w": torch.ones(1000)}, p))
     assert same(load_state(path), STATE) and list(tmp_path.iterdir()) == [path]
 
 
@@ -326,20 +320,13 @@ def test_lazy_state_knows_the_layout_and_reads_one_tensor_at_a_time(
 ) -> None:
     reads: list[str] = []
 
-    class Counting:
-        def __init__(self, shard: Any) -> None:
-            self.shard = shard
+    read = shard_file.Shard.read
 
-        def __getattr__(self, name: str) -> Any:
-            return getattr(self.shard, name)
+    def counting(self: shard_file.Shard, name: str) -> Tensor:
+        reads.append(name)
+        return read(self, name)
 
-        def read(self, name: str) -> Tensor:
-            reads.append(name)
-            tensor: Tensor = self.shard.read(name)
-            return tensor
-
-    original = checkpoint._open_shard
-    monkeypatch.setattr(checkpoint, "_open_shard", lambda path: Counting(original(path)))
+    monkeypatch.setattr(shard_file.Shard, "read", counting)
     shard(tmp_path)
     state = open_state(tmp_path)
     assert isinstance(state, LazyState) and isinstance(state, Mapping)
@@ -354,9 +341,9 @@ def test_lazy_state_knows_the_layout_and_reads_one_tensor_at_a_time(
     assert sorted(reads) == sorted(STATE)
 
 
-@pytest.mark.parametrize("name", sorted(checkpoint.DTYPES))
+@pytest.mark.parametrize("name", sorted(shard_file.DTYPES))
 def test_every_dtype_is_known_without_reading(tmp_path: Path, name: str) -> None:
-    dtype = checkpoint.DTYPES[name]
+    dtype = shard_file.DTYPES[name]
     save_state({"x": torch.zeros(2).to(dtype)}, tmp_path / "x.safetensors")
     state = open_state(tmp_path / "x.safetensors")
     assert state.dtype("x") == dtype == state["x"].dtype

@@ -20,7 +20,8 @@ BATCHES, RANDOMNESS = "samples-*.safetensors", "randomness"
 
 def sample_folder(path: Path, request: Mapping[str, Any], flow: Path) -> RunFolder:
     """The folder of samples of the flow of a file, refused if it holds those of another request."""
-    content = hashlib.sha256(flow.read_bytes()).hexdigest()[:16]
+    with flow.open("rb") as file:
+        content = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     return RunFolder.open(path, {**request, "flow": content}, [BATCHES], SETTINGS, "samples")
 
 

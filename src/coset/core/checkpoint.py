@@ -7,40 +7,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from coset.core.errors import StateError
-from coset.core.files import atomic_write, write_json
+from coset.core.files import write_json
 from coset.core.names import plural
+from coset.core.shard import CODES, Shard, write_stream
 from coset.core.show import Shown, Table
 from coset.core.state import State, StateLike, as_state, is_finite
 
 INDEX = "model.safetensors.index.json"
 PICKLES = (".pt", ".pth", ".bin")
 WRAPPERS = ("state_dict", "model_state_dict", "model")  # the entry of a training checkpoint that holds the state
-
-DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "U16": torch.uint16,
-    "I16": torch.int16,
-    "U32": torch.uint32,
-    "I32": torch.int32,
-    "U64": torch.uint64,
-    "I64": torch.int64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
-    "F8_E5M2": torch.float8_e5m2,
-    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "C64": torch.complex64,
-}
 
 # Under these names files say that they hold something else than a solution.
 CURVE, POPULATION, FLOW = "coset.curve", "coset.population", "coset.flow"
@@ -49,35 +27,6 @@ OTHERS = {
     POPULATION: "a population and not one network: open it with coset.Population.load.",
     FLOW: "a flow and not one network: draw some with `coset flow sample {path}`, or open it with coset.Flow.load.",
 }
-
-
-class Shard:
-    """One safetensors file: what it holds, read once, and its tensors, read from the file each time.
-
-    The file is opened for each tensor and closed again: as long as a file is mapped, all that was ever read of it
-    counts as memory of this process. A file that changes meanwhile is refused.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.stamp = path, _stamp(path)
-        with safe_open(path, framework="pt") as file:
-            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            self.codes = {name: str(part.get_dtype()) for name, part in slices.items()}
-            self.shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
-            self.metadata: dict[str, str] = file.metadata() or {}
-
-    def read(self, name: str) -> Tensor:
-        """A tensor of its own, not a view of the mapped file, whose writes the next reader would see."""
-        if not self.path.is_file() or _stamp(self.path) != self.stamp:
-            raise StateError(f"{self.path} was changed or removed while it was in use.")
-        with safe_open(self.path, framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name).clone()
-        return tensor
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    stat = path.stat()
-    return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
 class LazyState(Shown, Mapping[str, Tensor]):
@@ -134,7 +83,7 @@ class LazyState(Shown, Mapping[str, Tensor]):
         Args:
             name: The tensor.
         """
-        return torch.Size(self._shards[name].shapes[name])
+        return torch.Size(self._shards[name].places[name].shape)
 
     def dtype(self, name: str) -> torch.dtype:
         """The dtype of a tensor, without reading it.
@@ -142,7 +91,7 @@ class LazyState(Shown, Mapping[str, Tensor]):
         Args:
             name: The tensor.
         """
-        return DTYPES[self._shards[name].codes[name]]
+        return self._shards[name].places[name].dtype
 
     def layout(self, names: Iterable[str]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """The dtype and shape of tensors, without reading them.
@@ -183,8 +132,8 @@ def open_state(path: str | Path) -> LazyState:
     if path.name.endswith(".index.json"):
         return LazyState(_open_index(path), path=path)
     if path.suffix == ".safetensors":
-        shard = _open_shard(path)
-        return LazyState(dict.fromkeys(shard.shapes, shard), shard.metadata, path)  # also of a file without tensors
+        shard = Shard(path)
+        return LazyState(dict.fromkeys(shard.places, shard), shard.metadata, path)  # also of a file without tensors
     raise StateError(f"{path} cannot be read one tensor at a time: its name must end in .safetensors.")
 
 
@@ -245,33 +194,15 @@ def save_state(state: StateLike, path: str | Path, metadata: Mapping[str, str] |
     path = Path(path)
     if path.suffix != ".safetensors":
         raise StateError(f"A state is saved as safetensors, so the name {path} must end in .safetensors.")
-    tensors: dict[str, Tensor] = {}
-    storages: set[int] = set()
-    for name, x in as_state(state).items():
-        if x.dtype not in DTYPES.values() or x.layout != torch.strided:
+    tensors = dict(sorted(as_state(state).items()))
+    for name, x in tensors.items():
+        if x.dtype not in CODES or x.layout != torch.strided:
             raise StateError(f"Tensor '{name}' ({x.dtype}, {x.layout}) cannot be stored in safetensors.")
-        x = x.detach().cpu().contiguous()
-        # safetensors refuses shared memory, since a reader could not restore the sharing.
-        storage = x.untyped_storage().data_ptr()
-        tensors[name] = x.clone() if storage in storages else x
-        storages.add(storage)
     try:
-        with atomic_write(path) as temporary:
-            # transformers reads only files that say in which framework's layout they are.
-            save_file(tensors, temporary, {"format": "pt", **(metadata or {})})
-    except (OSError, SafetensorError) as error:
+        layout = {name: (x.dtype, tuple(x.shape)) for name, x in tensors.items()}
+        write_stream(path, layout, tensors.__getitem__, metadata)
+    except OSError as error:
         raise StateError(f"{path} cannot be written: {_reason(error)}.") from error
-
-
-def _open_shard(path: Path) -> Shard:
-    try:
-        shard = Shard(path)
-    except (OSError, SafetensorError) as error:
-        raise StateError(f"{path} is not a complete safetensors file: {_reason(error)}.") from error
-    for name, code in shard.codes.items():
-        if code not in DTYPES:
-            raise StateError(f"Tensor '{name}' in {path} has dtype {code}, which torch cannot hold.")
-    return shard
 
 
 def _open_index(path: Path) -> dict[str, Shard]:
@@ -288,8 +219,8 @@ def _open_index(path: Path) -> dict[str, Shard]:
         # An index must not lead out of its own folder.
         if Path(file).name != file or not (path.parent / file).is_file():
             raise StateError(f"{path} names the shard '{file}', which is not a file in its folder.")
-        shards[file] = _open_shard(path.parent / file)
-        stored, listed = set(shards[file].shapes), {n for n, f in weight_map.items() if f == file}
+        shards[file] = Shard(path.parent / file)
+        stored, listed = set(shards[file].places), {n for n, f in weight_map.items() if f == file}
         if listed - stored:
             raise StateError(f"{path} puts '{min(listed - stored)}' in the shard {file}, which lacks it.")
         if stored - listed:
@@ -323,37 +254,8 @@ def _reason(error: BaseException) -> str:
     return " ".join(text.split()).rstrip(".")
 
 
-CODES = {dtype: code for code, dtype in DTYPES.items()}
 # Shards of large checkpoints; a smaller one is a single file.
 SHARD_BYTES = 5 * 10**9
-
-
-def write_stream(
-    path: str | Path,
-    layout: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
-    read: Callable[[str], Tensor],
-    metadata: Mapping[str, str] | None = None,
-) -> None:
-    """Write one `.safetensors` file, atomically: `layout` says what each tensor is, `read` gives it in its turn.
-
-    The format: the length of the header in 8 bytes, a JSON header with the place of each tensor, then their bytes.
-    """
-    header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
-    end = 0
-    for name, (dtype, shape) in layout.items():
-        start, end = end, end + dtype.itemsize * torch.Size(shape).numel()
-        header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # tensors begin at a multiple of 8 bytes
-    with atomic_write(path) as temporary, temporary.open("wb") as file:
-        file.write(len(text).to_bytes(8, "little"))
-        file.write(text)
-        for name, (dtype, shape) in layout.items():
-            x = read(name)
-            if x.dtype != dtype or tuple(x.shape) != tuple(shape):
-                raise StateError(f"Tensor '{name}' is {x.dtype} {tuple(x.shape)} where {dtype} {shape} is expected.")
-            flat = x.detach().cpu().contiguous().flatten()
-            file.write(flat.view(torch.uint8).numpy().data if flat.numel() else b"")
 
 
 def write_like(

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from torch import Tensor
 
-from coset.core.checkpoint import FLOW as METADATA, open_state, write_stream
+from coset.core.checkpoint import FLOW as METADATA, open_state
 from coset.core.errors import CosetError, StateError
+from coset.core.shard import write_stream
 from coset.flow.conditions import Conditions
 from coset.flow.coordinates import BaseDistribution, space
 from coset.flow.matching import FlowPlan
