@@ -20,7 +20,6 @@ from coset import zoo
 from coset.cli import console, files
 from coset.cli.console import Display
 from coset.core import state as states
-from coset.core.checkpoint import load_state, refuse_other
 from coset.core.errors import CosetError, ModelError
 from coset.symmetries.group import Element
 from coset.symmetries.infer import symmetry
@@ -78,12 +77,12 @@ class ModelSpec:
 
 def load_weights(module: nn.Module, path: Path, quiet: bool = False) -> None:
     """Put a checkpoint's weights into the module; tensors it does not know are left out, and named unless quiet."""
-    refuse_other(path)
-    weights = load_state(path)
+    source = files.open_checkpoint(path)
     own = states.of(module)
     if not quiet:
-        console.warn_unknown(path, [name for name in weights if name not in own], "left out")
-    checked = states.check(weights, own, where=str(path), unknown="ignore")
+        console.warn_unknown(path, [name for name in source if name not in own], "left out")
+    weights = {name: source[name] for name in source if name in own}
+    checked = states.check(weights, own, where=str(path))
     # Not strict, since a model may keep extra state besides tensors.
     module.load_state_dict(checked, strict=False)
 
