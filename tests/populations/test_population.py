@@ -189,5 +189,5 @@ def test_files_that_are_no_population(tmp_path: Path) -> None:
     sick = {"state/w": torch.tensor([0.0, torch.inf])}
     text = json.dumps({"owners": {"w": "w"}, "starts": False, "labels": [], "about": {}})
     write_stream(plain, {"state/w": (torch.float32, (2,))}, sick.__getitem__, {"coset.population": text})
-    with pytest.raises(StateError, match=r"plain.safetensors cannot be used: .*'w' in the population has 1 NaN"):
+    with pytest.raises(StateError, match=r"plain.safetensors holds a population .*'w' in the population has 1 NaN"):
         Population.load(plain)

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from coset.cli import console
 from coset.core import state as states
 from coset.core.checkpoint import (
-    PICKLES,
     LazyState,
     check_finite,
     load_state,
@@ -26,7 +25,7 @@ from coset.core.checkpoint import (
     write_like,
 )
 from coset.core.errors import CosetError, StateError
-from coset.core.files import atomic_write
+from coset.core.files import atomic_write, is_folder
 from coset.core.state import refuse_names
 from coset.symmetries.symmetry import Symmetry
 
@@ -74,7 +73,8 @@ def write_text(option: str, path: Path, text: str) -> None:
 def open_checkpoint(path: Path) -> Mapping[str, Tensor]:
     """A safetensors checkpoint one tensor at a time; a pickle of plain tensors whole. A curve or flow is refused."""
     refuse_other(path)
-    return load_state(path) if path.suffix in PICKLES else open_state(path)
+    is_lazy = is_folder(path) or path.name.endswith((".safetensors", ".index.json"))
+    return open_state(path) if is_lazy else load_state(path)
 
 
 def check_output_checkpoint(option: str, path: Path, source: Path, inputs: Iterable[Path]) -> None:

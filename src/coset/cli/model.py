@@ -23,6 +23,7 @@ from coset.core import state as states
 from coset.core.errors import CosetError, ModelError
 from coset.symmetries.group import Element
 from coset.symmetries.infer import symmetry
+from coset.symmetries.serialization import symmetry_of_file
 from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.verify import TOLERANCE, difference, numbers
 
@@ -142,7 +143,7 @@ class SymmetricModel:
 
 def symmetric_model(spec: ModelSpec, weights: Path, display: Display) -> SymmetricModel:
     """The symmetry is read from a file or inferred, and verified on the weights if there is a model with some."""
-    sym = Symmetry.from_json(_text(spec.symmetry)) if spec.symmetry is not None else None
+    sym = symmetry_of_file(_text(spec.symmetry)) if spec.symmetry is not None else None
     if sym is not None and not spec.name:
         return SymmetricModel(sym)
     display.stage(f"building {spec.name}")

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from coset.core import json_reader
 from coset.core.errors import StateError
-from coset.core.files import write_json
+from coset.core.files import is_folder, require_file, write_json
+from coset.core.json_reader import JsonObject, shown
 from coset.core.names import plural
+from coset.core.pickles import load_pickle
 from coset.core.shard import CODES, Shard, write_stream
 from coset.core.show import Shown, Table
 from coset.core.state import State, StateLike, as_state, is_finite
 
 INDEX = "model.safetensors.index.json"
 PICKLES = (".pt", ".pth", ".bin")
-WRAPPERS = ("state_dict", "model_state_dict", "model")  # the entry of a training checkpoint that holds the state
 
 # Under these names files say that they hold something else than a solution.
 CURVE, POPULATION, FLOW = "coset.curve", "coset.population", "coset.flow"
@@ -123,12 +124,11 @@ def open_state(path: str | Path) -> LazyState:
         (torch.Size([16, 64]), '3')
     """
     path = Path(path)
-    if not path.exists():
-        raise StateError(f"There is no file or folder {path}.")
-    if path.is_dir():
+    if is_folder(path):
         if not (path / INDEX).is_file():
             raise StateError(f"The folder {path} has no {INDEX}, so name the checkpoint file itself.")
         return LazyState(_open_index(path / INDEX), path=path)
+    require_file(path, StateError)
     if path.name.endswith(".index.json"):
         return LazyState(_open_index(path), path=path)
     if path.suffix == ".safetensors":
@@ -160,15 +160,16 @@ def load_state(path: str | Path, device: str | torch.device = "cpu") -> dict[str
         True
     """
     path = Path(path)
-    if path.is_file() and path.suffix in PICKLES:
-        state: State = _load_pickle(path)
-    elif path.is_file() and not path.name.endswith((".safetensors", ".index.json")):
+    if is_folder(path) or path.name.endswith((".safetensors", ".index.json")):
+        state: State = open_state(path)
+    elif path.suffix in PICKLES:
+        state = load_pickle(path)
+    else:
+        require_file(path, StateError)
         raise StateError(
             f"{path} is of no known format: its name must end in .safetensors, .index.json or one of "
             f"{', '.join(PICKLES)}."
         )
-    else:
-        state = open_state(path)
     return {name: x.to(device) for name, x in state.items()}
 
 
@@ -207,18 +208,12 @@ def save_state(state: StateLike, path: str | Path, metadata: Mapping[str, str] |
 
 def _open_index(path: Path) -> dict[str, Shard]:
     """The open shard of each tensor that the index `{"weight_map": {tensor: shard file}}` names."""
-    try:
-        index = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise StateError(f"{path} is not a JSON index: {_reason(error)}.") from error
-    weight_map = index.get("weight_map") if isinstance(index, dict) else None
-    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
-        raise StateError(f"{path} has no weight_map from tensor names to shard files.")
+    weight_map = JsonObject(json_reader.read(path), str(path)).names("weight_map")
     shards = {}
     for file in dict.fromkeys(weight_map.values()):
         # An index must not lead out of its own folder.
-        if Path(file).name != file or not (path.parent / file).is_file():
-            raise StateError(f"{path} names the shard '{file}', which is not a file in its folder.")
+        if Path(file).name != file or "\0" in file or not (path.parent / file).is_file():
+            raise StateError(f"{path} names the shard {shown(file)}, which is not a file in its folder.")
         shards[file] = Shard(path.parent / file)
         stored, listed = set(shards[file].places), {n for n, f in weight_map.items() if f == file}
         if listed - stored:
@@ -226,26 +221,6 @@ def _open_index(path: Path) -> dict[str, Shard]:
         if stored - listed:
             raise StateError(f"{path} does not put '{min(stored - listed)}' in the shard {file}, which has it.")
     return {name: shards[file] for name, file in weight_map.items()}
-
-
-def _load_pickle(path: Path) -> State:
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged pickle can raise anything; torch's text advises to run its code
-        raise StateError(
-            f"{path} is damaged or holds more than plain tensors, so it is not loaded: save the state_dict() "
-            "alone, or as safetensors."
-        ) from error
-    for wrapper in WRAPPERS:
-        if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
-            content = content[wrapper]
-            break
-    if not isinstance(content, Mapping):
-        raise StateError(f"{path} holds {type(content).__name__} where a dict of tensors is expected.")
-    for name, x in content.items():
-        if not isinstance(name, str) or not isinstance(x, Tensor):
-            raise StateError(f"Entry {name!r} in {path} is {type(x).__name__} and not a named tensor.")
-    return {name: x.detach() for name, x in content.items()}
 
 
 def _reason(error: BaseException) -> str:

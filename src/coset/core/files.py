@@ -4,11 +4,14 @@ import glob
 import json
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from coset.core.errors import CosetError
 
 ABANDONED = 3600.0  # seconds after which nobody writes a temporary file any more
 
@@ -50,6 +53,32 @@ def write_json(path: str | Path, obj: Any) -> None:
     text = json.dumps(obj, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
     with atomic_write(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def is_folder(path: Path) -> bool:
+    """Whether a folder is there; False, too, for a name that none can have."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+SPECIAL = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
+
+
+def require_file(path: Path, error: type[CosetError] = CosetError) -> None:
+    """Refuse what is no regular file before it is opened: whoever reads a pipe that nobody writes waits for ever."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise error(f"There is no file or folder {path}.") from None
+    except ValueError:  # no path has a zero byte
+        raise error(f"No file can be called {str(path)!a}.") from None
+    except OSError as fault:
+        raise error(f"{path} cannot be read: {fault.strerror or fault}.") from fault
+    if not stat.S_ISREG(mode):
+        kind = next((words for is_kind, words in SPECIAL.items() if is_kind(mode)), "a device")
+        raise error(f"{path} is {kind} and not a file.")
 
 
 def _flush(path: Path) -> None:

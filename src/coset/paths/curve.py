@@ -6,21 +6,23 @@ import json
 import math
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from coset.core import state as states
 from coset.core.checkpoint import CURVE as METADATA, load_state, open_state, save_state
+from coset.core.contents import description, once, reading, tensor
 from coset.core.errors import CosetError, StateError
+from coset.core.files import require_file
 from coset.core.show import Shown, Table
 from coset.core.state import StateLike, check, owners, tie
 from coset.solutions.as_solution import with_order
 from coset.solutions.dirac import Dirac
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.gaussian_forms import as_gaussian
-from coset.solutions.load import KINDS
+from coset.solutions.load import unpack
 from coset.solutions.solution import Solution
 
 
@@ -120,29 +122,6 @@ def is_curve(path: str | Path) -> bool:
     return path.suffix == ".safetensors" and path.is_file() and METADATA in open_state(path).metadata
 
 
-def read(path: str | Path, device: str | torch.device) -> tuple[str, list[tuple[dict[str, Any], dict[str, Tensor]]]]:
-    """The kind of a saved curve, and its control points as `Solution.unpack` takes them."""
-    path = Path(path)
-    if not path.exists():
-        raise StateError(f"There is no file or folder {path}.")
-    text = open_state(path).metadata.get(METADATA) if path.suffix == ".safetensors" else None
-    if text is None:
-        raise StateError(f"{path} holds no curve: `Curve.save` and `coset curve` write such files.")
-    tensors = load_state(path, device)
-    try:
-        description = json.loads(text)
-        tied = {name: tensors[owner] for name, owner in description["owners"].items()}
-        parts = [
-            (own, {name.partition(".")[2]: x for name, x in tied.items() if name.partition(".")[0] == str(k)})
-            for k, own in enumerate(description["points"])
-        ]
-        return str(description["kind"]), parts
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StateError(
-            f"{path} holds a curve that cannot be read ({error!r}): it was written by another version, or changed."
-        ) from error
-
-
 def plain(q: Solution) -> Dirac | Gaussian:
     """The solution, refused if it is of a kind that no curve goes through."""
     if not isinstance(q, Dirac | Gaussian):
@@ -227,11 +206,17 @@ def load_curve(path: str | Path, device: str | torch.device = "cpu") -> Curve:
         >>> coset.load_curve("curve.safetensors")
         Bezier(2 control points, Dirac(4 tensors, 1,210 coordinates))
     """
-    kind, parts = read(path, device)
-    try:
-        points = [KINDS[own["kind"]].unpack(own, tensors) for own, tensors in parts]
-        return CURVES[kind](*points)
-    except (KeyError, TypeError) as error:
-        raise StateError(
-            f"{path} holds a curve that cannot be read ({error!r}): it was written by another version, or changed."
-        ) from error
+    path = Path(path)
+    require_file(path, StateError)
+    text = open_state(path).metadata.get(METADATA) if path.suffix == ".safetensors" else None
+    if text is None:
+        raise StateError(f"{path} holds no curve: `Curve.save` and `coset curve` write such files.")
+    tensors = load_state(path, device)
+    with reading(path, "a curve"):
+        record = description(text)
+        state = once(record.names("owners"), lambda name: tensor(tensors, name))
+        points = []
+        for k, point in enumerate(record.objects("points")):
+            own = {name.partition(".")[2]: x for name, x in state.items() if name.partition(".")[0] == str(k)}
+            points.append(unpack(point, own))
+        return CURVES[record.text("kind", tuple(CURVES))](*points)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.core import state as states
+from coset.core.contents import once
 from coset.core.errors import CosetError, StateError
 from coset.core.functional import matmul_precision, resolve
 from coset.core.progress import Event, Progress
@@ -20,7 +21,7 @@ from coset.core.resume import NO_FOLDER, RunFolder, Stage, tensor_digest
 from coset.core.state import State, finite_rows, owners
 from coset.data import Data, Split, as_split
 from coset.populations.chunk import Chunk, Collect, measure, refuse_alone
-from coset.populations.population import Population, once
+from coset.populations.population import Population
 from coset.training.initialise import fresh
 from coset.training.loop import Loop, check_run, release
 from coset.training.network import Randomness, check_call, seeded

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.core.checkpoint import POPULATION as METADATA, open_state
+from coset.core.contents import description, once, reading, tensor
 from coset.core.errors import StateError
 from coset.core.shard import CODES, write_stream
 from coset.core.show import Shown, Table
@@ -64,10 +65,8 @@ def write_population(
         raise StateError(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
-def read_population(
-    path: str | Path, device: str | torch.device
-) -> tuple[dict[str, Tensor], dict[str, Tensor] | None, dict[str, Tensor], dict[str, Any]]:
-    """States, starts, labels and about of a file that `write_population` wrote."""
+def read_population(path: str | Path, device: str | torch.device) -> Population:
+    """The population of a file that `write_population` wrote."""
     source = open_state(path)
     text = source.metadata.get(METADATA)
     if text is None:
@@ -75,23 +74,13 @@ def read_population(
             f"{path} holds no population: give a file that Population.save wrote, or make one of networks by "
             "Population.of."
         )
-    try:
-        description = json.loads(text)
-        tied, about = description["owners"], description["about"]
-        states = once(tied, lambda name: source[STATE + name].to(device))
-        starts = once(tied, lambda name: source[START + name].to(device)) if description["starts"] else None
-        labels = {name: source[LABEL + name].to(device) for name in description["labels"]}
-        return states, starts, labels, dict(about)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StateError(
-            f"{path} holds a population that cannot be read ({error!r}): it was written by another version, or changed."
-        ) from error
-
-
-def once(tied: Mapping[str, str], make: Callable[[str], Tensor]) -> dict[str, Tensor]:
-    """What `make` makes of each name; tied names, `tied` being name to owner, hold what it makes of their owner."""
-    first = {name: make(name) for name, owner in tied.items() if name == owner}
-    return {name: first[owner] for name, owner in tied.items()}
+    with reading(path, "a population"):
+        record = description(text)
+        first, about = record.names("owners"), dict(record.object("about"))
+        states = once(first, lambda name: tensor(source, STATE + name).to(device))
+        starts = once(first, lambda name: tensor(source, START + name).to(device)) if record.flag("starts") else None
+        labels = {name: tensor(source, LABEL + name).to(device) for name in record.texts("labels")}
+        return Population(states, starts, labels, about)
 
 
 # Tensors have no truth value as a whole, so the generated comparison could only raise: identity is meant.
@@ -272,11 +261,7 @@ class Population(Shown):
         Raises:
             StateError: If the file is no population, half of one, or holds NaN.
         """
-        parts = read_population(path, device)
-        try:
-            return Population(*parts)
-        except StateError as error:
-            raise StateError(f"{path} cannot be used: {error}") from error
+        return read_population(path, device)
 
     def _map(self, function: Callable[[Tensor], Tensor]) -> Population:
         """`function` on every tensor, once for tied ones."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from coset.core.json_reader import JsonObject
 from coset.core.state import StateLike, check, is_coordinate, owners, tie
 from coset.solutions.solution import Solution, as_noise, require_count, state_image
 from coset.symmetries.group import Element
@@ -69,5 +70,5 @@ class Dirac(Solution):
         return {"kind": self.kind, "noise": self.noise}, self.mean
 
     @classmethod
-    def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Dirac:
-        return cls(tensors, description.get("noise"))
+    def unpack(cls, description: JsonObject, tensors: dict[str, Tensor]) -> Dirac:
+        return cls(tensors, description.optional_number("noise"))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.core.errors import StateError
+from coset.core.json_reader import JsonObject
 from coset.core.state import State, StateLike, check, distinct, is_coordinate, mean, owners, size, stack, tie, unstack
 from coset.solutions.coordinates import rows
 from coset.solutions.dirac import Dirac
@@ -121,5 +122,5 @@ class Ensemble(Solution):
         return {"kind": self.kind, "noise": self.noise}, self.population
 
     @classmethod
-    def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Ensemble:
-        return cls(tensors, description.get("noise"))
+    def unpack(cls, description: JsonObject, tensors: dict[str, Tensor]) -> Ensemble:
+        return cls(tensors, description.optional_number("noise"))

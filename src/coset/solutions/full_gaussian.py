@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from coset.core.contents import tensor
+from coset.core.json_reader import JsonObject
 from coset.core.state import StateLike, check, distinct, owners, tie
 from coset.solutions.coordinates import (
     agree_elsewhere,
@@ -146,6 +148,6 @@ class FullGaussian(Solution):
         return description, mean | {COVARIANCE: self.covariance}
 
     @classmethod
-    def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> FullGaussian:
+    def unpack(cls, description: JsonObject, tensors: dict[str, Tensor]) -> FullGaussian:
         mean = {name.removeprefix(MEAN): x for name, x in tensors.items() if name.startswith(MEAN)}
-        return cls(mean, tensors[COVARIANCE], description["names"], description.get("noise"))
+        return cls(mean, tensor(tensors, COVARIANCE), description.texts("names"), description.optional_number("noise"))

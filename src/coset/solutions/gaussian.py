@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from coset.core.errors import StateError
+from coset.core.json_reader import JsonObject
 from coset.core.state import State, StateLike, check, distinct, is_coordinate, owners, tie
 from coset.solutions.coordinates import linear
 from coset.solutions.solution import Solution, as_noise, require_count, state_image
@@ -132,8 +133,8 @@ class Gaussian(Solution):
         return {"kind": self.kind, "noise": self.noise}, mean | {STD + name: x for name, x in self.std.items()}
 
     @classmethod
-    def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Gaussian:
+    def unpack(cls, description: JsonObject, tensors: dict[str, Tensor]) -> Gaussian:
         mean, std = (
             {name.removeprefix(part): x for name, x in tensors.items() if name.startswith(part)} for part in (MEAN, STD)
         )
-        return cls(mean, std, description.get("noise"))
+        return cls(mean, std, description.optional_number("noise"))

@@ -9,7 +9,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from coset.core.contents import tensor
 from coset.core.errors import SymmetryError
+from coset.core.json_reader import JsonObject
 from coset.core.state import StateLike, check, owners, tie
 from coset.solutions.coordinates import agree_elsewhere, coordinate_sources, count, home, own_names, slices
 from coset.solutions.covariance import Covariance, require_density, require_small
@@ -168,10 +170,12 @@ class KroneckerGaussian(Solution):
         return {"kind": self.kind, "noise": self.noise, "names": list(self._factors)}, tensors
 
     @classmethod
-    def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> KroneckerGaussian:
+    def unpack(cls, description: JsonObject, tensors: dict[str, Tensor]) -> KroneckerGaussian:
         mean = {name.removeprefix(MEAN): x for name, x in tensors.items() if name.startswith(MEAN)}
-        factors = {name: (tensors[ROWS + name], tensors[COLUMNS + name]) for name in description["names"]}
-        return cls(mean, factors, description.get("noise"))
+        factors = {
+            name: (tensor(tensors, ROWS + name), tensor(tensors, COLUMNS + name)) for name in description.texts("names")
+        }
+        return cls(mean, factors, description.optional_number("noise"))
 
     def _require_density(self) -> None:
         require_density(any(a.singular or b.singular for a, b in self._factors.values()))

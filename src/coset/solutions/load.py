@@ -1,12 +1,13 @@
 """Solutions from files."""
 
-import json
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from coset.core.checkpoint import load_state, open_state, refuse_other
-from coset.core.errors import StateError
+from coset.core.contents import description, once, reading, tensor
+from coset.core.json_reader import JsonObject
 from coset.core.state import check
 from coset.solutions.dirac import Dirac
 from coset.solutions.ensemble import Ensemble
@@ -20,6 +21,11 @@ from coset.solutions.symmetrized import Symmetrized
 KINDS: dict[str, type[Solution]] = {
     kind.kind: kind for kind in (Dirac, Gaussian, FullGaussian, KroneckerGaussian, Ensemble, Mixture, Symmetrized)
 }
+
+
+def unpack(record: JsonObject, tensors: dict[str, Tensor]) -> Solution:
+    """The solution of a description, by its kind."""
+    return KINDS[record.text("kind", tuple(KINDS))].unpack(record, tensors)
 
 
 def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
@@ -43,11 +49,6 @@ def load(path: str | Path, device: str | torch.device = "cpu") -> Solution:
     tensors = load_state(path, device)
     if text is None:
         return Dirac(check(tensors, where=str(path)))
-    try:
-        description = json.loads(text)
-        kind = KINDS[description["kind"]]
-        return kind.unpack(description, {name: tensors[owner] for name, owner in description["owners"].items()})
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise StateError(
-            f"{path} holds a solution that cannot be read ({error!r}): it was written by another version, or changed."
-        ) from error
+    with reading(path, "a solution"):
+        record = description(text)
+        return unpack(record, once(record.names("owners"), lambda name: tensor(tensors, name)))

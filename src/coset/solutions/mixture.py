@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coset.core import state as states
 from coset.core.errors import StateError
+from coset.core.json_reader import JsonObject
 from coset.core.state import StateLike, check, owners, tie
 from coset.solutions.as_solution import as_solution
 from coset.solutions.solution import Solution, require_count
@@ -127,11 +128,11 @@ class Mixture(Solution):
         return {"kind": self.kind, "weights": self.weights, "parts": [part for part, _ in packed]}, tensors
 
     @classmethod
-    def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Mixture:
-        from coset.solutions.load import KINDS  # which lists this kind
+    def unpack(cls, description: JsonObject, tensors: dict[str, Tensor]) -> Mixture:
+        from coset.solutions.load import unpack  # which lists this kind
 
         parts = []
-        for k, part in enumerate(description["parts"]):
+        for k, part in enumerate(description.objects("parts")):
             own = {name.removeprefix(f"{k}."): x for name, x in tensors.items() if name.startswith(f"{k}.")}
-            parts.append(KINDS[part["kind"]].unpack(part, own))
-        return cls(parts, description["weights"])
+            parts.append(unpack(part, own))
+        return cls(parts, description.series("weights"))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from coset.core.checkpoint import save_state
 from coset.core.errors import StateError, SymmetryError
+from coset.core.json_reader import JsonObject
 from coset.core.show import Shown, Table
 from coset.core.state import State, StateLike, distinct, is_coordinate, owners, tie
 from coset.symmetries.group import Element
@@ -98,7 +99,7 @@ class Solution(Shown, ABC):
 
     @classmethod
     @abstractmethod
-    def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Solution:
+    def unpack(cls, description: JsonObject, tensors: dict[str, Tensor]) -> Solution:
         """The inverse of `pack`.
 
         Args:

@@ -12,6 +12,7 @@ from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 from coset.core.errors import CosetError, SymmetryError
+from coset.core.json_reader import JsonObject
 from coset.core.state import State, StateLike, check, distinct, is_coordinate, owners, tie
 from coset.solutions.as_solution import as_solution
 from coset.solutions.gaussian import Gaussian
@@ -19,6 +20,7 @@ from coset.solutions.orbit_map import FlatGaussian, OrbitMap, flat_gaussian
 from coset.solutions.overlap_estimators import Entropy, Exact, ImportanceSampling, estimator, log_densities, nearest
 from coset.solutions.solution import Solution, require_count
 from coset.symmetries.group import Element
+from coset.symmetries.serialization import symmetry_of_file
 from coset.symmetries.symmetry import Symmetry
 
 ELEMENTS = 512  # permutations of a density that cannot be exact
@@ -114,11 +116,10 @@ class Symmetrized(Solution):
         return {"kind": self.kind, "q": inner, "symmetry": self.sym.to_json()}, tensors
 
     @classmethod
-    def unpack(cls, description: dict[str, Any], tensors: dict[str, Tensor]) -> Symmetrized:
-        from coset.solutions.load import KINDS  # which lists this kind
+    def unpack(cls, description: JsonObject, tensors: dict[str, Tensor]) -> Symmetrized:
+        from coset.solutions.load import unpack  # which lists this kind
 
-        inner = description["q"]
-        return cls(KINDS[inner["kind"]].unpack(inner, tensors), Symmetry.from_json(description["symmetry"]))
+        return cls(unpack(description.object("q"), tensors), symmetry_of_file(description.text("symmetry")))
 
     def _elsewhere(self, state: State, names: Sequence[str]) -> Tensor:
         """log q of the coordinates outside of the named tensors: some may be fixed, none is moved."""

@@ -20,13 +20,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from torch import Tensor
 
+from coset.core import json_reader
 from coset.core.checkpoint import open_state, save_state
 from coset.core.errors import StateError, SymmetryError
+from coset.core.json_reader import shown
 from coset.symmetries.group import (
+    COMPOSITES,
     Axis,
     Concat,
     Element,
@@ -38,11 +41,12 @@ from coset.symmetries.group import (
     ScaledAxis,
     Scaling,
     Units,
-    layout,
     names,
 )
 from coset.symmetries.symmetry import Symmetry
 
+LARGEST = 2**63  # positions of an axis
+FACTORS = 64  # of a product: more than that are no tensor's
 METADATA = "coset.symmetry"  # under this name the file of an element says to which symmetry it belongs
 PERMUTATION, SCALE = "permutation/", "scale/"
 
@@ -79,6 +83,16 @@ def symmetry_from_json(text: str) -> Symmetry:
     return Symmetry(sets, axes, scalings, fixed, buffers=buffers, tied=tied, notes=notes, conditional=conditional)
 
 
+def symmetry_of_file(text: str) -> Symmetry:
+    """Read a symmetry that came with a file, in which there are no more copies of units than tensors have places."""
+    sym = symmetry_from_json(text)
+    used = {name for row in sym.axes.values() for axis in row for name in names(axis)}
+    for one in sym.sets.values():
+        if one.over and one.name not in used:
+            raise SymmetryError(f"group {one.name!r} lies over others, and no tensor has it")
+    return sym
+
+
 def axis_to_json(axis: Axis) -> Any:
     if isinstance(axis, Units):
         return axis.name
@@ -93,20 +107,33 @@ def axis_from_json(raw: Any, sets: Mapping[str, IndexSet], where: str) -> Axis:
         if raw not in sets:
             raise SymmetryError(f"{where} names the group {raw!r}, which is not declared under 'groups'")
         return Units(raw, sets[raw].size)
-    if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
+    if is_size(raw):
         return Fixed(raw)
-    if isinstance(raw, list) and raw:
-        return Product(tuple(axis_from_json(part, sets, where) for part in raw))
+    kind, parts = "product", raw
     if isinstance(raw, dict) and len(raw) == 1:
         kind, parts = next(iter(raw.items()))
-        if kind in ("concat", "interleave") and isinstance(parts, list) and parts:
-            inner = tuple(axis_from_json(part, sets, where) for part in parts)
-            if kind == "concat":
-                return Concat(inner)
-            if len({part.size for part in inner}) == 1:
-                return Interleave(inner)
+    if kind in COMPOSITES and isinstance(parts, list) and parts and (kind != "product" or parts is raw):
+        axis = COMPOSITES[kind](tuple(axis_from_json(part, sets, where) for part in parts))
+        _check_parts(axis, where)
+        if not isinstance(axis, Interleave) or len({part.size for part in axis.parts}) == 1:
+            return axis
     forms = "a group name, a size, a list, or a concat or interleave of axes"
-    raise SymmetryError(f"{where} is {raw!r}; an axis is {forms}")
+    raise SymmetryError(f"{where} is {shown(raw)}; an axis is {forms}")
+
+
+def _check_parts(axis: Product | Concat | Interleave, where: str) -> None:
+    """Refuse what stands for more positions than a tensor has, or for many blocks of none."""
+    if axis.size >= LARGEST:
+        raise SymmetryError(f"{where} has more positions than a tensor can have")
+    if any(part.size == 0 for part in axis.parts):
+        raise SymmetryError(f"{where} has a part without any position")
+    if isinstance(axis, Product) and len(axis.parts) > FACTORS:
+        raise SymmetryError(f"{where} is a product of {len(axis.parts)} parts, more than {FACTORS}")
+
+
+def is_size(raw: Any) -> TypeGuard[int]:
+    """Whether a value is a number of positions that a tensor can have."""
+    return isinstance(raw, int) and not isinstance(raw, bool) and 0 <= raw < LARGEST
 
 
 def scaling_to_json(scaling: Scaling) -> dict[str, Any]:
@@ -127,10 +154,12 @@ def scaling_from_json(
     if not isinstance(raw, dict) or not isinstance(raw.get("members"), list) or "units" not in raw:
         raise SymmetryError(f"{where} needs 'units' and 'members' as [tensor, axis, power]")
     units, kind = raw["units"], raw.get("kind", "scaling")
+    if not isinstance(units, str):
+        raise SymmetryError(f"{where} has the units {shown(units)}; they are the name of a group, or empty")
     if units and units not in sets:
         raise SymmetryError(f"{where} names the group {units!r}, which is not declared under 'groups'")
     if kind not in ("scaling", "sign"):
-        raise SymmetryError(f"{where} has the kind {kind!r}; it is 'scaling' or 'sign'")
+        raise SymmetryError(f"{where} has the kind {shown(kind)}; it is 'scaling' or 'sign'")
     over = sets[units].over if units else ()
     return Scaling(
         name=name,
@@ -146,21 +175,38 @@ def scaling_from_json(
 
 
 def _member_from_json(where: str, raw: Any, units: str, axes: Mapping[str, tuple[Axis, ...]]) -> ScaledAxis:
-    if not isinstance(raw, list) or not 3 <= len(raw) <= 5 or not isinstance(raw[2], int | float):
-        raise SymmetryError(f"{where} has the member {raw!r}; a member is [tensor, axis, power]")
+    if not _is_member(raw):
+        raise SymmetryError(f"{where} has the member {shown(raw)}; a member is [tensor, axis, power]")
     member = ScaledAxis(*raw)
     if member.tensor not in axes:
         raise SymmetryError(f"{where} names the tensor {member.tensor!r}, which is not under 'tensors'")
     if member.axis is None and not units:
         return member
     of = axes[member.tensor]
-    if not isinstance(member.axis, int) or not 0 <= member.axis < len(of) or units not in names(of[member.axis]):
+    if member.axis is None or not 0 <= member.axis < len(of) or units not in names(of[member.axis]):
         raise SymmetryError(f"{where}: axis {member.axis} of {member.tensor!r} does not have the units {units!r}")
-    occurrences = [entry.name for entry in layout(of[member.axis]).entries].count(units)
-    if not isinstance(member.occurrence, int) or not 0 <= member.occurrence < occurrences:
+    occurrences = _occurrences(of[member.axis], units)
+    if not 0 <= member.occurrence < occurrences:
         at = f"axis {member.axis} of {member.tensor!r}"
         raise SymmetryError(f"{where}: {at} has {units!r} {occurrences} times, not at occurrence {member.occurrence!r}")
     return member
+
+
+def _is_member(raw: Any) -> bool:
+    """Whether a value is [tensor, axis, power] or has offset and occurrence, too."""
+    kinds: tuple[Any, ...] = (str, int | None, int | float, int | float, int)
+    return (
+        isinstance(raw, list)
+        and 3 <= len(raw) <= len(kinds)
+        and all(isinstance(x, kind) and not isinstance(x, bool) for x, kind in zip(raw, kinds, strict=False))
+    )
+
+
+def _occurrences(axis: Axis, units: str) -> int:
+    """How many times the units stand on the axis, by its form alone."""
+    if isinstance(axis, Units):
+        return int(axis.name == units)
+    return 0 if isinstance(axis, Fixed) else sum(_occurrences(part, units) for part in axis.parts)
 
 
 @dataclass
@@ -216,14 +262,16 @@ def sets_from_json(raw: Any) -> dict[str, IndexSet]:
     for name, entry in raw.items():
         form = entry if isinstance(entry, dict) else {"size": entry}
         size, over = form.get("size"), form.get("over", [])
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
+        if not is_size(size) or size < 1:
             raise SymmetryError(f"group {name!r} needs a positive size")
-        if not isinstance(over, list):
-            raise SymmetryError(f"group {name!r} lies over {over!r}; 'over' is a list of groups")
+        if not isinstance(over, list) or not all(isinstance(base, str) for base in over):
+            raise SymmetryError(f"group {name!r} lies over {shown(over)}; 'over' is a list of groups")
         sets[name] = IndexSet(name, size, tuple(over), bool(form.get("movable", True)))
     for name, over in ((one.name, one.over) for one in sets.values()):
         if len(set(over)) < len(over):
             raise SymmetryError(f"group {name!r} lies over a group twice: {', '.join(over)}")
+        if len(over) > FACTORS:
+            raise SymmetryError(f"group {name!r} lies over {len(over)} groups, more than {FACTORS}")
         for base in over:
             if base not in sets:
                 raise SymmetryError(f"group {name!r} lies over {base!r}, which is not declared")
@@ -244,21 +292,18 @@ def set_to_json(one: IndexSet) -> Any:
 
 
 def parse(text: str) -> dict[str, Any]:
-    try:
-        raw = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise SymmetryError(f"the symmetry is not valid JSON (line {error.lineno}: {error.msg})") from error
+    raw = json_reader.parse(text, "the symmetry", SymmetryError)
     if not isinstance(raw, dict) or "groups" not in raw or "tensors" not in raw:
         raise SymmetryError("a symmetry needs the keys 'groups' and 'tensors'")
     if not isinstance(raw["tensors"], dict):
         raise SymmetryError("'tensors' must map each tensor to the list of its axes")
     for tensor, entries in raw["tensors"].items():
-        if not isinstance(entries, list):
-            raise SymmetryError(f"tensor {tensor!r} is {entries!r}, not the list of its axes")
+        if not isinstance(entries, list) or len(entries) > FACTORS:
+            raise SymmetryError(f"tensor {tensor!r} is {shown(entries)}, not the list of its axes")
     if not isinstance(raw.get("scalings", {}), dict):
         raise SymmetryError("'scalings' must map each scaling to its units and members")
     fixed = raw.get("fixed", [])
-    if not isinstance(fixed, list) or not all(isinstance(entry, list) and len(entry) == 5 for entry in fixed):
+    if not isinstance(fixed, list) or not all(_is_fixed(entry) for entry in fixed):
         raise SymmetryError("'fixed' must be a list of [tensor, axis, size, op, reason]")
     buffers = raw.get("buffers", [])
     if not isinstance(buffers, list) or not all(isinstance(name, str) for name in buffers):
@@ -275,6 +320,13 @@ def parse(text: str) -> dict[str, Any]:
     return raw
 
 
+def _is_fixed(raw: Any) -> bool:
+    match raw:
+        case [str(), axis, size, str(), str()]:
+            return is_size(axis) and is_size(size)
+    return False
+
+
 def save_element(path: str | Path, sym: Symmetry, element: Element) -> None:
     """Write a `.safetensors` file with the permutations, the factors, and the symmetry as metadata, atomically."""
     tensors = {PERMUTATION + name: p for name, p in element.permutations.items()}
@@ -287,7 +339,7 @@ def load_element(path: str | Path) -> tuple[Symmetry, Element]:
     stored = open_state(path)
     if METADATA not in stored.metadata:
         raise StateError(f"{path} holds no element of a symmetry; `coset align` writes one beside its result.")
-    sym = Symmetry.from_json(stored.metadata[METADATA])
+    sym = symmetry_of_file(stored.metadata[METADATA])
     permutations: dict[str, Tensor] = {}
     scales: dict[str, Tensor] = {}
     factors = {scaling.name: scaling for scaling in sym.scalings}
