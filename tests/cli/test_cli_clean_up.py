@@ -12,7 +12,6 @@ import torch
 from flow_populations import NET, Run, complaint, report
 
 import coset
-from coset.cli import run_folder
 from coset.core.errors import CosetError
 from coset.core.resume import Stage
 from coset.populations import chunk, population as population_file
@@ -173,24 +172,3 @@ def test_a_full_disk_for_a_checkpoint_is_an_error_of_the_system(
     monkeypatch.setattr("coset.core.resume.atomic_write", lambda path: nullcontext(Path("/dev/full")))
     with pytest.raises(OSError, match="No space left"):
         Stage(tmp_path).save_checkpoint({"run": torch.zeros(10_000)})
-
-
-@pytest.mark.parametrize("name", ["curve.safetensors", "aligned.safetensors", "notes.txt", "deep/er/notes.txt"])
-def test_files_of_unknown_kinds_are_never_removed(tmp_path: Path, name: str) -> None:
-    out = tmp_path / "out"
-    with pytest.raises(CosetError), run_folder.clean_up(out):
-        (out / name).parent.mkdir(parents=True)
-        (out / "settings.json").write_text("{}")
-        (out / name).write_text("of somebody")
-        raise CosetError("It failed.")
-    assert (out / name).read_text() == "of somebody" and (out / "settings.json").exists()
-
-
-def test_what_a_run_wrote_before_its_first_result_is_removed(tmp_path: Path) -> None:
-    for out in (tmp_path / "a" / "b", tmp_path):
-        with pytest.raises(CosetError), run_folder.clean_up(out):
-            (out / "replica-0" / "copy-0").mkdir(parents=True)
-            (out / "settings.json").write_text("{}")
-            (out / "replica-0" / "copy-0" / "metrics.jsonl").write_text("{}\n")
-            raise CosetError("It failed.")
-        assert list(tmp_path.iterdir()) == []

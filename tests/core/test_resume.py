@@ -1,7 +1,9 @@
 """Folders of runs and stages of work, without any run."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -96,30 +98,79 @@ def test_where_nothing_is_kept_nothing_is_written(tmp_path: Path, monkeypatch: p
     assert stage.value({}, lambda: 1).value == 1 and stage.file is None and not list(tmp_path.iterdir())
 
 
+def opens(folder: Path, settings: Mapping[str, Any], strangers: Sequence[str] = ()) -> Mapping[str, Any]:
+    """What the settings of a folder are as it is opened."""
+    with RunFolder.open(folder, settings, strangers) as own:
+        return own.settings
+
+
 def test_a_folder_belongs_to_one_run(tmp_path: Path) -> None:
-    folder = RunFolder.open(tmp_path / "run", {"rate": 0.1, "shape": (2, 3)})
-    assert not (tmp_path / "run").exists()  # before there is anything to keep
-    folder.claim()
-    assert RunFolder.open(tmp_path / "run", {"rate": 0.1, "shape": (2, 3)}).settings == {"rate": 0.1, "shape": [2, 3]}
+    run = tmp_path / "run"
+    opens(run, {"rate": 0.1})
+    assert not run.exists()  # as nothing was kept
+    with RunFolder.open(run, {"rate": 0.1, "shape": (2, 3)}) as folder:
+        assert folder.is_new
+        folder.claim()
+        assert not folder.is_new
+    assert [file.name for file in run.iterdir()] == [SETTINGS]
+    assert opens(run, {"rate": 0.1, "shape": (2, 3)}) == {"rate": 0.1, "shape": [2, 3]}
     with pytest.raises(CosetError, match=r"holds a run with another rate \(0\.1, not 0\.2\).*ask for the same run"):
-        RunFolder.open(tmp_path / "run", {"rate": 0.2, "shape": (2, 3)})
+        opens(run, {"rate": 0.2, "shape": (2, 3)})
     with pytest.raises(CosetError, match=r"another more \(null, not 1\)"):
-        RunFolder.open(tmp_path / "run", {"rate": 0.1, "shape": (2, 3), "more": 1})
+        opens(run, {"rate": 0.1, "shape": (2, 3), "more": 1})
     with pytest.raises(CosetError, match=r"another shape \(\[2, 3\], not null\)"):
-        RunFolder.open(tmp_path / "run", {"rate": 0.1})
-    (tmp_path / "run" / SETTINGS).write_text("[]", encoding="utf-8")
+        opens(run, {"rate": 0.1})
+    (run / SETTINGS).write_text("[]", encoding="utf-8")
     with pytest.raises(CosetError, match="does not hold the settings of a run"):
-        RunFolder.open(tmp_path / "run", {})
+        opens(run, {})
 
 
 def test_files_of_strangers_are_refused(tmp_path: Path) -> None:
     (tmp_path / "part-1.txt").touch()
-    assert RunFolder.open(tmp_path, {}).path == tmp_path
+    opens(tmp_path, {})
     with pytest.raises(CosetError, match=r"holds a file part-1\.txt that is of no run"):
-        RunFolder.open(tmp_path, {}, ["other-*", "part-*"])
+        opens(tmp_path, {}, ["other-*", "part-*"])
+    (tmp_path / CHECKPOINT).touch()
+    with pytest.raises(CosetError, match=r"holds a file checkpoint\.pt that is of no run"):
+        opens(tmp_path, {})
     (tmp_path / "file").touch()
     with pytest.raises(CosetError, match="it is a file"):
-        RunFolder.open(tmp_path / "file", {})
+        opens(tmp_path / "file", {})
+
+
+def fails(folder: Path, *work: str, error: type[BaseException] = CosetError) -> list[str]:
+    """What lies in a folder after a run that failed, and wrote its settings, metrics and some files of work."""
+    with pytest.raises(error), RunFolder.open(folder, {"rate": 0.1}) as run:
+        run.claim()
+        stage = run.stage("replica-0", "copy-0")
+        stage.begin(0)
+        stage.log({"epoch": 1})
+        for name in work:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).touch()
+        raise error
+    return sorted(str(x.relative_to(folder)) for x in folder.rglob("*") if x.is_file()) if folder.exists() else []
+
+
+@pytest.mark.parametrize("error", [CosetError, OSError, ValueError])
+def test_what_fails_before_any_work_leaves_nothing_behind(tmp_path: Path, error: type[Exception]) -> None:
+    assert fails(tmp_path / "a" / "b", error=error) == [] and not list(tmp_path.iterdir())
+    tmp_path.chmod(0o750)
+    assert fails(tmp_path, error=error) == [] and tmp_path.stat().st_mode & 0o777 == 0o750
+    (tmp_path / "notes.txt").touch()
+    assert fails(tmp_path, error=error) == ["notes.txt"]
+    opens(tmp_path, {"rate": 0.2})  # nobody's settings refuse it
+
+
+@pytest.mark.parametrize("name", ["curve.safetensors", "checkpoint.pt", "notes.txt", "deep/er/notes.txt"])
+def test_work_is_never_removed(tmp_path: Path, name: str) -> None:
+    files = sorted([name, "replica-0/copy-0/metrics.jsonl", SETTINGS])
+    assert fails(tmp_path / "run", name) == files
+
+
+def test_settings_of_an_earlier_call_are_not_removed(tmp_path: Path) -> None:
+    assert fails(tmp_path / "run", error=KeyboardInterrupt) == ["replica-0/copy-0/metrics.jsonl", SETTINGS]
+    assert fails(tmp_path / "run") == ["replica-0/copy-0/metrics.jsonl", SETTINGS]
 
 
 def test_the_cost_of_a_folder_is_the_most_of_all_calls(tmp_path: Path) -> None:

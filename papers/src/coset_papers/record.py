@@ -12,9 +12,10 @@ import torch
 from coset._version import __version__
 from coset.core.errors import CosetError
 from coset.core.files import write_json
+from coset.core.lock import locked
 from coset.core.names import plural
 from coset.plot import save
-from coset_papers.catalogue import find
+from coset_papers.catalogue import Exhibit, find
 from coset_papers.outcome import Record
 from coset_papers.settings import Settings
 
@@ -26,17 +27,42 @@ def reproduce(name: str, settings: Settings) -> Record:
 
     Its GiB are the most memory that the work took: on CUDA of the device, else of the process. Its seconds and GiB are
     also those of earlier calls, for this figure or another, whose work it uses. It is `whole` if all of these are
-    known, which those of a training are that was told to `Settings.working`.
+    known, which those of a training are that was told to `Settings.working`. A record of another seed or device is not
+    replaced.
     """
     exhibit = find(name)
     settings.out.mkdir(parents=True, exist_ok=True)
+    stem = f"{name.replace('/', '-')}-{settings.scale}"
+    with locked(settings.out / f".{stem}.lock", f"The record of {name} in {settings.out}"):
+        file = settings.out / f"{stem}.json"
+        if file.exists():
+            _refuse_other(file, settings)
+        write_json(file, _computed(name, exhibit, settings))
+        record_of_file = read(file)
+        _draw(file, record_of_file)
+    return record_of_file
+
+
+def _refuse_other(file: Path, settings: Settings) -> None:
+    """Refuse to replace the record of another seed or device, which has the same name."""
+    before = read(file)
+    for key, own in (("seed", settings.seed), ("command", _command(before["figure"], settings))):
+        if before.get(key) != own:
+            raise CosetError(f"{file} holds a record with another {key} ({before.get(key)}): choose another folder.")
+
+
+def _command(name: str, settings: Settings) -> str:
+    return f"coset reproduce {name} --scale {settings.scale} --device {settings.device} --seed {settings.seed}"
+
+
+def _computed(name: str, exhibit: Exhibit, settings: Settings) -> Record:
     start = time.perf_counter()
     outcome = exhibit.compute(settings)
     settings.peak()
-    record = {
+    return {
         "figure": name,
         "title": exhibit.title,
-        "command": f"coset reproduce {name} --scale {settings.scale} --device {settings.device} --seed {settings.seed}",
+        "command": _command(name, settings),
         "scale": settings.scale,
         "seed": settings.seed,
         "device": _device(settings.device),
@@ -47,11 +73,6 @@ def reproduce(name: str, settings: Settings) -> Record:
         "claims": [asdict(claim) for claim in outcome.claims],
         "data": outcome.data,
     }
-    file = settings.out / f"{name.replace('/', '-')}-{settings.scale}.json"
-    write_json(file, record)
-    record_of_file = read(file)
-    _draw(file, record_of_file)
-    return record_of_file
 
 
 def redraw(file: Path) -> Path:

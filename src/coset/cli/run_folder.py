@@ -1,4 +1,4 @@
-"""Folders of work that takes long: the same command goes on from them, and a refused one leaves nothing behind."""
+"""Folders of work that takes long: the same command goes on from them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from coset.core.errors import CosetError
 @contextmanager
 def resumable(option: str, folder: Path | None, quiet: bool) -> Iterator[Display]:
     """What hears of work that is kept in the folder of an option, if any; whoever stops it hears how to go on."""
+    if folder is not None and folder.exists() and not folder.is_dir():
+        raise CosetError(f"{option} {folder} cannot be written: it is a file.")
     with ExitStack() as stack:
         if folder is not None:
-            stack.enter_context(clean_up(folder))
             stack.enter_context(files.writing(option, folder))
         display = stack.enter_context(open_display(quiet))
         try:
@@ -31,43 +32,21 @@ def resumable(option: str, folder: Path | None, quiet: bool) -> Iterator[Display
 
 
 @contextmanager
-def clean_up(out: Path) -> Iterator[None]:
-    """Leave no trace of a run that fails before there is anything to go on from.
-
-    Nothing is removed from a folder that held something before, nor from one with any file but settings and metrics.
-    Chunks are work, unless this call trained them all and all their networks diverged.
+def withdrawing(folder: Path | None, results: str, useless: type[CosetError]) -> Iterator[None]:
+    """Where a call that begins a folder ends in an error by which its results, a pattern of files, are useless: remove
+    them, and the folders that are new.
     """
-    from coset.core.resume import METRICS, SETTINGS
-    from coset.populations.collect import CHUNKS, DivergedError
+    from coset.core.resume import METRICS, SETTINGS, remove
 
-    # All that a run writes before there is anything to go on from. Any other file is work: some took hours.
-    before_work = (SETTINGS, METRICS)
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        yield
-        return
-    new = [path for path in (out, *out.parents) if not path.exists()]
+    begins = folder is not None and not (folder / SETTINGS).exists()
+    new = [] if folder is None else [path for path in (folder, *folder.parents) if not path.exists()]
     try:
         yield
-    except DivergedError:
-        _remove_beginning(out, new, (*before_work, CHUNKS))
+    except useless:
+        if folder is not None and begins:
+            files = [file for pattern in (results, SETTINGS, METRICS) for file in folder.glob(pattern)]
+            remove(files, folder)
+            for path in new:
+                with suppress(OSError):
+                    path.rmdir()
         raise
-    except CosetError:
-        _remove_beginning(out, new, before_work)
-        raise
-
-
-def _remove_beginning(out: Path, new: list[Path], useless: tuple[str, ...]) -> None:
-    """Remove what a run has written so far, unless a file is not `useless`, and the folders that are new with it.
-
-    Folders are removed when empty only: somebody else may have put something there in the meantime.
-    """
-    inside = sorted(out.rglob("*"), reverse=True)  # what lies in a folder before the folder
-    folders = [path for path in inside if path.is_dir() and not path.is_symlink()]
-    files = [path for path in inside if path not in folders]
-    if not all(any(file.match(name) for name in useless) for file in files):
-        return
-    for file in files:
-        file.unlink(missing_ok=True)
-    for folder in [*folders, *new]:
-        with suppress(OSError):
-            folder.rmdir()

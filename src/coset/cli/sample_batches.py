@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,15 +12,17 @@ from typing import Any
 import torch
 
 from coset.core.errors import CosetError, StateError
-from coset.core.resume import RunFolder
+from coset.core.resume import NO_FOLDER, RunFolder
 from coset.populations.population import Population
 
 SETTINGS = "samples.json"
 BATCHES, RANDOMNESS = "samples-*.safetensors", "randomness"
 
 
-def sample_folder(path: Path, request: Mapping[str, Any], flow: Path) -> RunFolder:
+def sample_folder(path: Path | None, request: Mapping[str, Any], flow: Path) -> AbstractContextManager[RunFolder]:
     """The folder of samples of the flow of a file, refused if it holds those of another request."""
+    if path is None:
+        return nullcontext(NO_FOLDER)
     with flow.open("rb") as file:
         content = hashlib.file_digest(file, "sha256").hexdigest()[:16]
     return RunFolder.open(path, {**request, "flow": content}, [BATCHES], SETTINGS, "samples")

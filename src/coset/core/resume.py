@@ -8,9 +8,11 @@ and a line of metrics for each epoch. What reads and writes results is given, so
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +22,7 @@ from torch import Tensor
 
 from coset.core.errors import CosetError
 from coset.core.files import atomic_write, write_json
+from coset.core.lock import NAME as LOCK, locked
 
 SETTINGS, METRICS, CHECKPOINT = "settings.json", "metrics.jsonl", "checkpoint.pt"
 
@@ -148,6 +151,7 @@ class RunFolder:
     file: str = SETTINGS
 
     @classmethod
+    @contextmanager
     def open(
         cls,
         path: str | Path,
@@ -155,39 +159,58 @@ class RunFolder:
         strangers: Sequence[str] = (),
         file: str = SETTINGS,
         what: str = "a run",
-    ) -> RunFolder:
-        """The folder, refused if it belongs to a run with other settings; nothing is written yet.
+    ) -> Iterator[RunFolder]:
+        """The folder, which nobody else can open meanwhile, refused if it belongs to a run with other settings.
+
+        What fails before there is anything to go on from leaves nothing behind.
 
         strangers: patterns of files that the run would take for its own, which a folder without settings must not have.
         what: lies in the folder, in words.
         """
         path = Path(path)
-        if path.exists() and not path.is_dir():
-            raise CosetError(f"{path} cannot be written: it is a file.")
-        own = json.loads(json.dumps(settings))  # where tuples are lists, as in the file
-        claim = path / file
-        if not claim.exists():
-            for name in sorted(x.name for pattern in strangers for x in path.glob(pattern)):
-                raise CosetError(f"{path} holds a file {name} that is of no run: choose another folder.")
-            return cls(path, own, file)
+        folder = cls(path, json.loads(json.dumps(settings)), file)  # where tuples are lists, as in the file
+        strangers = [*strangers, CHECKPOINT]
+        folder._check(strangers, what)  # before anything is written
+        with hold(path):
+            folder._check(strangers, what)
+            begins = folder.is_new
+            before = _files(path) if begins else set()
+            try:
+                yield folder
+            except Exception:
+                if begins and all(new.name in (file, METRICS) for new in _files(path) - before):
+                    remove(_files(path) - before, path)
+                raise
+
+    def _check(self, strangers: Sequence[str], what: str) -> None:
+        """Refuse a folder of others."""
+        assert self.path is not None
+        claim = self.path / self.file
+        if self.is_new:
+            for name in sorted(str(x.relative_to(self.path)) for one in strangers for x in self.path.glob(one)):
+                raise CosetError(f"{self.path} holds a file {name} that is of no run: choose another folder.")
+            return
         try:
             other = json.loads(claim.read_text(encoding="utf-8"))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise CosetError(f"{claim} is not JSON: choose another folder.") from error
         if not isinstance(other, dict):
             raise CosetError(f"{claim} does not hold the settings of a run: choose another folder.")
-        _refuse_others(path, other, own, what)
-        return cls(path, own, file)
+        _refuse_others(self.path, other, self.settings, what)
 
     def claim(self) -> None:
         """Write down whose folder this is, once the run can start."""
-        if self.path is None or (self.path / self.file).exists():
+        if self.path is None or not self.is_new:
             return
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
             write_json(self.path / self.file, self.settings)
         except OSError as error:
             raise CosetError(f"{self.path} cannot be written: {error.strerror or error}.") from error
+
+    @property
+    def is_new(self) -> bool:
+        """Whether no run has written its settings yet."""
+        return self.path is None or not (self.path / self.file).exists()
 
     def stage(self, *folders: str, result: str | None = None, metrics: bool = True) -> Stage:
         """A piece of the work, in a folder within this one."""
@@ -225,6 +248,36 @@ class WorkCost:
         return most
 
 
+@contextmanager
+def hold(folder: Path) -> Iterator[None]:
+    """Be the only one who writes a folder, which is made if there is none, and removed if nothing is put there."""
+    if folder.exists() and not folder.is_dir():
+        raise CosetError(f"{folder} cannot be written: it is a file.")
+    new = [path for path in (folder, *folder.parents) if not path.exists()]
+    with ExitStack() as stack:
+        stack.callback(_remove_empty, new)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(locked(folder / LOCK, f"The folder {folder}"))
+        except OSError as error:
+            raise CosetError(f"{folder} cannot be written: {error.strerror or error}.") from error
+        yield
+
+
+def remove(files: Iterable[Path], root: Path) -> None:
+    """Remove files, and the folders within the root that are empty then."""
+    for file in files:
+        file.unlink(missing_ok=True)
+        _remove_empty(itertools.takewhile(lambda one: one != root, file.parents))
+
+
+def _remove_empty(folders: Iterable[Path]) -> None:
+    """Folders without anything in them, those within others first."""
+    for folder in folders:
+        with suppress(OSError):
+            folder.rmdir()
+
+
 def digest(key: Mapping[str, Any]) -> str:
     """Eight characters that differ where keys do."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
@@ -237,6 +290,11 @@ def tensor_digest(tensors: Iterable[Tensor]) -> str:
         digest.update(f"{x.dtype} {tuple(x.shape)}".encode())
         digest.update(x.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()[:16]
+
+
+def _files(folder: Path) -> set[Path]:
+    """All files in a folder and those within, but for the lock."""
+    return {path for path in folder.rglob("*") if path != folder / LOCK and (path.is_symlink() or not path.is_dir())}
 
 
 def _cost_file(folder: Path) -> Path:

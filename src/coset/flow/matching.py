@@ -6,6 +6,7 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -473,12 +474,12 @@ class FlowProblem:
             for own, other in self.parts
         ]
 
-    def folder(self, method: Matching, seed: int, out: str | Path) -> RunFolder:
-        """The folder of a run, which belongs to this problem."""
+    def folder(self, method: Matching, seed: int, out: str | Path | None) -> AbstractContextManager[RunFolder]:
+        """The folder of a run while it lasts, which belongs to this problem."""
         tensors = [x for own in self.sets for x in (own.ends, own.starts, own.conditions) if x is not None]
         plan = asdict(self.plan)
         plan |= {**plan.pop("architecture"), "outputs": None if self.outputs is None else self.outputs.digest}
-        return RunSettings(method, seed, self.field, tensors, self.base.space.device, plan).folder(out)
+        return RunSettings(method, seed, self.field, tensors, self.base.space.device, plan).folder(out, ["flow/*"])
 
     def _coupling(self, own: TrainingSet) -> Coupling:
         if self.plan.coupling == "training" and own.starts is not None:
@@ -501,22 +502,19 @@ def learn(
     device = problem.base.space.device
     randomness = Randomness(seed, [(0,)], device)
     training = FlowTraining(problem.losses(method), method, randomness, progress)
-    stages = []
-    if out is not None:
-        folder = problem.folder(method, seed, out)
+    with problem.folder(method, seed, out) as folder:
         folder.claim()
-        stages = [folder.stage("flow")]
-    loop = Loop(
-        method.epochs,
-        [(0,)],
-        randomness,
-        device,
-        stages=stages,
-        progress=progress,
-        checkpoint_seconds=checkpoint_seconds,
-        name=lambda index: "The flow",
-    )
-    loop.drive(training)
+        loop = Loop(
+            method.epochs,
+            [(0,)],
+            randomness,
+            device,
+            stages=[folder.stage("flow")],
+            progress=progress,
+            checkpoint_seconds=checkpoint_seconds,
+            name=lambda index: "The flow",
+        )
+        loop.drive(training)
     training.finish()
     problem.field.requires_grad_(False)
 

@@ -78,35 +78,21 @@ def fit(
     check_call(model, split, where)
     _check_parameters(model)
     initial = None if starts is None else InitialStates.of(model, starts, replicas * method.copies)
-    folder = None
-    if out is not None:
-        more = unusual_parameters(model)
-        if initial is not None:
-            more["starts"] = tensor_digest(initial.population.values())
-        folder = RunSettings(method, seed, model, split, where, more).folder(out)
-    fitting = _Fitting(
-        model,
-        split,
-        method,
-        seed,
-        initial_states=initial,
-        folder=folder,
-        progress=progress,
-        checkpoint_seconds=checkpoint_seconds,
-    )
-    indices = [index for replica in range(replicas) for index in fitting.networks(replica)]
-    solutions = fitting.finished(indices)
-    waiting = [index for index in indices if index not in solutions]
-    alike = initial is None or initial.differ_in_trained_only
-    together = len(waiting) > 1 and alike and batches(fitting.initial(waiting[0]).to(where).train(), split.inputs)
-    while waiting:
-        group = fitting.group_of_checkpoint(waiting) or (waiting if together else waiting[:1])
-        solutions.update(zip(group, fitting.train(group), strict=True))
-        waiting = [index for index in waiting if index not in group]
-    return [
-        fitting.combined(replica, [solutions[index] for index in fitting.networks(replica)])
-        for replica in range(replicas)
-    ]
+    more = unusual_parameters(model)
+    if initial is not None and out is not None:
+        more["starts"] = tensor_digest(initial.population.values())
+    with RunSettings(method, seed, model, split, where, more).folder(out, ["replica-*"]) as folder:
+        fitting = _Fitting(
+            model,
+            split,
+            method,
+            seed,
+            initial_states=initial,
+            folder=folder,
+            progress=progress,
+            checkpoint_seconds=checkpoint_seconds,
+        )
+        return fitting.replicas(replicas)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,9 +104,29 @@ class _Fitting:
     method: Method
     seed: int
     initial_states: InitialStates | None
-    folder: RunFolder | None
+    folder: RunFolder
     progress: Progress | None
     checkpoint_seconds: float
+
+    def replicas(self, count: int) -> list[Solution]:
+        """The first solutions, of which those that are finished are read."""
+        indices = [index for replica in range(count) for index in self.networks(replica)]
+        solutions = self.finished(indices)
+        waiting = [index for index in indices if index not in solutions]
+        together = len(waiting) > 1 and self.train_together(waiting[0])
+        while waiting:
+            group = self.group_of_checkpoint(waiting) or (waiting if together else waiting[:1])
+            solutions.update(zip(group, self.train(group), strict=True))
+            waiting = [index for index in waiting if index not in group]
+        return [
+            self.combined(replica, [solutions[index] for index in self.networks(replica)]) for replica in range(count)
+        ]
+
+    def train_together(self, index: NetworkIndex) -> bool:
+        """Whether all networks can be trained at once, as one of them shows."""
+        alike = self.initial_states is None or self.initial_states.differ_in_trained_only
+        inputs = self.split.inputs
+        return alike and batches(self.initial(index).to(inputs.device).train(), inputs)
 
     def networks(self, replica: int) -> list[NetworkIndex]:
         """The networks of a replica."""
@@ -137,7 +143,7 @@ class _Fitting:
 
     def stages(self, group: Sequence[NetworkIndex]) -> list[Stage]:
         """The work on each network, or on replicas of several; none if nothing is kept."""
-        if self.folder is None:
+        if self.folder.path is None:
             return []
         folders = ([f"replica-{index[0]}", *(f"copy-{copy}" for copy in index[1:])] for index in group)
         return [self.folder.stage(*names, result=SOLUTION) for names in folders]
@@ -166,8 +172,7 @@ class _Fitting:
         problem = TrainingProblem(network, start, self.split, likelihood_of(self.split.targets), randomness)
         with randomness.active():
             run = method.start(problem)
-        if self.folder is not None:
-            self.folder.claim()
+        self.folder.claim()
         stages = self.stages(group)
         loop = Loop(
             method.epochs,

@@ -18,7 +18,7 @@ from coset.core.errors import CosetError
 from coset.core.files import write_json
 from coset.core.functional import resolve
 from coset.core.progress import Progress
-from coset.core.resume import CHECKPOINT, NO_FOLDER, tensor_digest
+from coset.core.resume import CHECKPOINT, tensor_digest
 from coset.core.state import StateLike
 from coset.data import Data, Split, as_split
 from coset.paths.connect import Connect, CurveLearner, ends_of
@@ -40,6 +40,7 @@ log = logging.getLogger(__name__)
 
 COMPARED = 5000  # examples by which units are matched; tatro2020 finds the same match from 2500 on
 CURVE, ALIGNED, OBJECTIVES = "curve.safetensors", "aligned.safetensors", "pam.json"
+OWN_FILES = (CURVE, ALIGNED, OBJECTIVES, "permutation-*", f"*/{CHECKPOINT}")
 
 
 def find_curve(
@@ -109,27 +110,25 @@ def find_curve(
         settings.attack.check(*split)
     for q in (first, second):
         likelihood_of(split.targets).check_noise(q.noise)
-    folder = NO_FOLDER
-    if out is not None:
-        more = {
-            "ends": [_digest(q) for q in (first, second)],
-            "align": repr(matching) if align else None,
-            "pam": None if alternating is None else asdict(alternating),
-        }
-        folder = RunSettings(settings, seed, model, split, where, more).folder(out, [CURVE, ALIGNED, "permutation-*"])
-    curve = folder.stage(result=CURVE)
+    more = {
+        "ends": [_digest(q) for q in (first, second)],
+        "align": repr(matching) if align else None,
+        "pam": None if alternating is None else asdict(alternating),
+    }
+    with RunSettings(settings, seed, model, split, where, more).folder(out, OWN_FILES) as folder:
 
-    def learn() -> Curve:
-        folder.claim()
-        training = CurveTraining(split, seed, where, folder, progress, checkpoint_seconds)
-        group = _symmetry(model, split) if sym is None and (align or alternating is not None) else sym
-        ends = first.to(where), second.to(where)
-        return _learned(model, settings, ends, training, group, matching if align else None, alternating)
+        def learn() -> Curve:
+            folder.claim()
+            training = CurveTraining(split, seed, where, folder, progress, checkpoint_seconds)
+            group = _symmetry(model, split) if sym is None and (align or alternating is not None) else sym
+            ends = first.to(where), second.to(where)
+            return _learned(model, settings, ends, training, group, matching if align else None, alternating)
 
-    result = curve.complete(lambda file: load_curve(file, where), learn, lambda learned, file: learned.save(file))
-    if folder.path is not None:
-        for part in folder.path.glob(f"*/{CHECKPOINT}"):
-            part.unlink()
+        curve = folder.stage(result=CURVE)
+        result = curve.complete(lambda file: load_curve(file, where), learn, lambda learned, file: learned.save(file))
+        if folder.path is not None:
+            for part in folder.path.glob(f"*/{CHECKPOINT}"):
+                part.unlink()
     return result
 
 

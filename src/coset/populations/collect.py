@@ -115,16 +115,15 @@ def collect(
     )
     first = collection.starts(0, 2)
     refuse_alone(own, first, split.inputs[:2])
-    if out is not None:
-        more = {"starts": tensor_digest(first.values()), **unusual_parameters(model)}
-        folder = RunSettings(settings, seed, model, split, where, more).folder(out, [CHUNKS])
+    more = {"starts": tensor_digest(first.values()), **unusual_parameters(model)}
+    with RunSettings(settings, seed, model, split, where, more).folder(out, [CHUNKS]) as folder:
         collection = replace(collection, folder=folder)
-    parts = [collection.chunk(k, min(settings.chunk, runs - k * settings.chunk)) for k in range(chunks)]
-    population = Population.concat(parts)
-    remaining = len(set(population.labels["run"].tolist()))
-    if remaining == 0:
-        advice = "use a lower rate, or inputs that are finite and smaller."
-        raise DivergedError(f"All of {runs} networks diverged: {advice}")
+        parts = [collection.chunk(k, min(settings.chunk, runs - k * settings.chunk)) for k in range(chunks)]
+        population = Population.concat(parts)
+        remaining = len(set(population.labels["run"].tolist()))
+        if remaining == 0:
+            advice = "use a lower rate, or inputs that are finite and smaller."
+            raise DivergedError(f"All of {runs} networks diverged: {advice}")
     if remaining < runs:
         log.warning("%d of %d networks diverged and are left out", runs - remaining, runs)
     return replace(population, about={**about, "runs": runs})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset.core.resume import RunFolder, tensor_digest
+from coset.core.resume import NO_FOLDER, RunFolder, tensor_digest
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +29,13 @@ class RunSettings:
     device: torch.device
     more: Mapping[str, Any]
 
-    def folder(self, out: str | Path, strangers: Sequence[str] = ()) -> RunFolder:
-        """The folder of the run, refused if it belongs to another one; nothing is written yet.
+    def folder(self, out: str | Path | None, strangers: Sequence[str] = ()) -> AbstractContextManager[RunFolder]:
+        """The folder of the run while it lasts, refused if it belongs to another one; that of none where `out` is None.
 
         strangers: patterns of files that the run would take for its own.
         """
+        if out is None:
+            return nullcontext(NO_FOLDER)
         model = self.model
         settings = {
             "method": type(self.method).__name__,

@@ -74,11 +74,12 @@ def collect(
     from coset.cli.experiment import Experiment
     from coset.cli.model import ModelSpec
     from coset.cli.population_files import infer_symmetry, record_of
-    from coset.cli.run_folder import resumable
+    from coset.cli.run_folder import resumable, withdrawing
     from coset.cli.settings import read
     from coset.flow.coordinates import normal_starts
     from coset.populations import collect as populations
     from coset.populations.chunk import Collect
+    from coset.populations.collect import CHUNKS, DivergedError
     from coset.populations.scores import spread
 
     begin = time.perf_counter()
@@ -104,7 +105,7 @@ def collect(
         draw = None  # the model's own starts, whose density no flow knows
         if start == "normal":
             draw = normal_starts(experiment.module, infer_symmetry(experiment.module, spec), start_std).states
-    with resumable("--work", work, json) as display:
+    with resumable("--work", work, json) as display, withdrawing(work, CHUNKS, DivergedError):
         display.stage("training")
         training = PartsListener(display, -(-runs // method.chunk), method.epochs)
         population = populations.collect(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as json_file
 import time
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,6 +79,7 @@ def evaluate(
         split_of,
     )
     from coset.cli.run_folder import resumable
+    from coset.core.resume import hold
     from coset.plot.page import page
     from coset.populations.novelty import COUNT
 
@@ -103,7 +105,7 @@ def evaluate(
         experiment.module.to(device)
     subsets = {name: _subset(population, count, seed) for name, population in populations.items()}
     novelty = None
-    with resumable("--work", work, json) as display:
+    with resumable("--work", work, json) as display, nullcontext() if work is None else hold(work):
         display.stage("measuring")
         evaluator = PopulationEvaluator(
             experiment,

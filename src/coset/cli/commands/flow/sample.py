@@ -81,7 +81,6 @@ def sample(
     from coset.cli.population_files import TRAINED, open_flow, optional_spec, record_of, spec_of, split_of, trained_on
     from coset.cli.run_folder import resumable
     from coset.cli.sample_batches import batches, sample_folder
-    from coset.core.resume import NO_FOLDER
     from coset.flow.likelihood import DivergenceName
     from coset.populations.population import Population
     from coset.populations.scores import spread
@@ -125,15 +124,12 @@ def sample(
     }
     divergence: DivergenceName | None = ("exact" if exact else "hutchinson") if log_prob else None
     sampler = network_sampler.NetworkSampler(flow, guidance, steps, how["method"], noise, labels, divergence)
-    folder = NO_FOLDER
-    if work is not None:
-        density = "exact" if exact else log_prob
-        folder = sample_folder(work, {**how, "density": density, "device": torch.device(device).type}, path)
+    request = {**how, "density": "exact" if exact else log_prob, "device": torch.device(device).type}
     generator = torch.Generator(device).manual_seed(seed)
     size = network_sampler.batch_size(device)
     begin_sampling = time.perf_counter()
     parts, new = [], 0
-    with resumable("--work", work, json) as display:
+    with resumable("--work", work, json) as display, sample_folder(work, request, path) as folder:
         display.stage("sampling")
         progress = BatchesListener(display, steps, -(-count // size))
         for part, was_read in batches(folder, count, size, generator, lambda n: sampler.draw(n, generator, progress)):
