@@ -100,10 +100,10 @@ def test_meta_needs_no_weights(run: Run) -> None:
 
 
 def test_strict_refuses_what_is_otherwise_fixed(run: Run, folder: Path) -> None:
-    words = ("cli_nets:Spectrum", "--input", "2x4")
-    assert "fft" in str(inspect_json(run, *words)["fixed"])
+    words = ("cli_nets:Limited", "--input", "2x4")
+    assert "renorm" in str(inspect_json(run, *words)["fixed"])
     result = run("inspect", *words, "--strict")
-    assert result.exit_code == 2 and "fft" in result.stderr
+    assert result.exit_code == 2 and "renorm" in result.stderr
 
 
 def test_checkpoint_is_loaded(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
