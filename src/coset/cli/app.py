@@ -5,6 +5,7 @@ Nothing here imports torch before a command runs, so that `coset --help` answers
 
 from __future__ import annotations
 
+import errno
 import importlib
 import inspect
 import os
@@ -22,7 +23,7 @@ import typer
 from typer.core import TyperGroup
 
 from coset._version import __version__
-from coset.cli import commands, console
+from coset.cli import commands, console, signals
 from coset.core.errors import CosetError
 
 PLUGINS = "coset.commands"  # the group of entry points
@@ -38,18 +39,33 @@ class _Commands(TyperGroup):
                 # Deprecations inside torch are nothing the user of a command can act on.
                 if not sys.warnoptions:
                     warnings.simplefilter("ignore")
-                return super().invoke(ctx)
+                result = super().invoke(ctx)
+                sys.stdout.flush()  # while what a full disk says about it can be told
+                return result
         except CosetError as error:
             console.complain("error", str(error))
             raise typer.Exit(2) from None
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
+        except KeyboardInterrupt as stop:
+            advice = getattr(stop, "__notes__", None) or ["call the same command again"]
+            console.complain("stopped", f"{'; '.join(advice)}.")
+            raise typer.Exit(signals.exit_code(stop)) from None
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # nobody reads what is printed
+                raise
+            console.complain("error", _sentence(error))
+            raise typer.Exit(2) from None
         except (MemoryError, RuntimeError) as error:
             # Of torch, which has no class of its own for memory that a CPU does not have.
             if not (isinstance(error, MemoryError) or any(text in str(error) for text in NO_MEMORY)):
                 raise
             console.complain("error", "There is too little memory for this: ask for less at once.")
             raise typer.Exit(2) from None
+
+
+def _sentence(error: OSError) -> str:
+    """What the system says, and about which file; a full disk, for one, may be met wherever something is written."""
+    what = f"{error.filename}: " if error.filename else ""
+    return f"{what}{error.strerror or error}."
 
 
 app = typer.Typer(
@@ -141,4 +157,5 @@ def main() -> None:
     # Threads that wait by spinning make small models fifty times slower where other programs want the cores. It
     # must be said before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    signals.stop_by_exception()
     app(prog_name="coset")

@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from coset.core.printable import printable
 from coset.core.progress import Epoch, Event
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class _Results(Console):
                 for column in table.columns:
                     column.header = str(column.header).replace(" ", "\n")
                 self.width = max(self.width, _least_width(table))
-        super().print(*objects, **style)
+        super().print(*(printable(each) if isinstance(each, str) else each for each in objects), **style)
         self.width = before
 
 
@@ -79,20 +80,23 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], num
 
     Where it is too narrow, names are folded, but numbers never: `4 x 1` of `4 x 16` would be a lie.
     """
-    result = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    result = Table(
+        title=printable(title), title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim"
+    )
     for column in columns:
+        header = printable(column)
         if column in numbers:
-            result.add_column(column, justify="right", no_wrap=True)
+            result.add_column(header, justify="right", no_wrap=True)
         else:
-            result.add_column(column, overflow="fold")
+            result.add_column(header, overflow="fold")
     for row in rows:
-        result.add_row(*(Text(cell) for cell in row))  # Text, since `qkv[0]` is not markup
+        result.add_row(*(Text(printable(cell)) for cell in row))  # Text, since `qkv[0]` is not markup
     return result
 
 
 def complain(kind: str, message: str) -> None:
     """`error: ...` or `warning: ...` on stderr, on one line."""
-    typer.secho(f"{kind}: {' '.join(message.split())}", err=True, fg="red" if kind == "error" else "yellow")
+    typer.secho(f"{kind}: {printable(' '.join(message.split()))}", err=True, fg="red" if kind == "error" else "yellow")
 
 
 def warn_unknown(path: Path, names: Sequence[str], fate: str) -> None:
@@ -107,17 +111,18 @@ class Display:
     """Shows the events of work that goes through stages: what commands give as `progress`. This one shows nothing."""
 
     def __init__(self) -> None:
-        self._stage = ""
+        self._stage = self.where = ""
 
     def stage(self, text: str) -> None:
         """Another stage of the work begins, whose events follow."""
-        self._stage = text
+        self._stage = self.where = text
 
     def note(self, text: str) -> None:
         """A line that stays."""
 
     def show(self, text: str, done: float = 0.0, total: float | None = None) -> None:
         """How far the stage is, `total` None where nobody knows how much there is to do."""
+        self.where = text
 
     def __call__(self, event: Event) -> None:
         text = str(event)
@@ -137,9 +142,10 @@ class _Lines(Display):
 
     def note(self, text: str) -> None:
         self._last = time.monotonic()
-        typer.echo(f"{text} ...", err=True)
+        typer.echo(f"{printable(text)} ...", err=True)
 
     def show(self, text: str, done: float = 0.0, total: float | None = None) -> None:
+        super().show(text, done, total)
         if time.monotonic() - self._last >= PAUSE:
             self.note(text)
 
@@ -157,22 +163,34 @@ class _Bar(Display):
         self._begin(text, 0.0, None)
 
     def note(self, text: str) -> None:
-        self._bar.console.print(text)
+        self._bar.console.print(printable(text))
 
     def show(self, text: str, done: float = 0.0, total: float | None = None) -> None:
+        super().show(text, done, total)
         if total != self._total:
             self._begin(text, done, total)
-        self._bar.update(self._task, description=text, completed=done)
+        self._bar.update(self._task, description=printable(text), completed=done)
 
     def _begin(self, text: str, done: float, total: float | None) -> None:
         """With a new bar, since what was done before says nothing of the speed."""
         self._bar.remove_task(self._task)
-        self._task, self._total = self._bar.add_task(text, total=total, completed=int(done)), total
+        self._task, self._total = self._bar.add_task(printable(text), total=total, completed=int(done)), total
 
 
 @contextmanager
 def open_display(quiet: bool = False) -> Iterator[Display]:
-    """What says on stderr how far the work is; nothing when quiet."""
+    """What says on stderr how far the work is; nothing when quiet. Whoever stops it hears where it was."""
+    with _open_display(quiet) as display:
+        try:
+            yield display
+        except KeyboardInterrupt as stop:
+            if display.where:
+                stop.add_note(f"it was {display.where}")
+            raise
+
+
+@contextmanager
+def _open_display(quiet: bool) -> Iterator[Display]:
     console = Console(stderr=True, highlight=False, markup=False, emoji=False)
     if quiet:
         yield Display()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from coset.cli import console, files
+from coset.cli import files
 from coset.cli.console import Display, open_display
 from coset.core.errors import CosetError
 
@@ -22,12 +22,9 @@ def resumable(option: str, folder: Path | None, quiet: bool) -> Iterator[Display
         display = stack.enter_context(open_display(quiet))
         try:
             yield display
-        except KeyboardInterrupt:
-            stack.close()  # the bar, before the line that comes after it
-            advice = f"the same command goes on in {option}."
-            if folder is None:
-                advice = f"with {option} FOLDER it could go on."
-            console.complain("stopped", advice)
+        except KeyboardInterrupt as stop:
+            go_on = f"the same command goes on in {option} {folder}"
+            stop.add_note(f"with {option} FOLDER it could go on" if folder is None else go_on)
             raise
 
 

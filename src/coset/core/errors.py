@@ -1,8 +1,13 @@
 """Errors a user can cause; each message is one sentence that names the culprit and the remedy."""
 
+from coset.core.printable import printable
+
 
 class CosetError(Exception):
-    """Base of every error a user can cause."""
+    """Base of every error a user can cause. Its message may repeat names of files and tensors, in printable text."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class StateError(CosetError):

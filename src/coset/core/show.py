@@ -6,6 +6,8 @@ import html
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 
+from coset.core.printable import printable
+
 LINES, WIDTH = 12, 120
 
 
@@ -25,7 +27,7 @@ class Table:
         columns = max((len(row) for row in cells), default=0)
         widths = [max((len(row[k]) for row in cells if k < len(row) - 1), default=0) for k in range(columns)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)) for row in cells]
-        return "\n".join(_cut(line) for line in [self.title, *(f"  {line.rstrip()}" for line in lines)])
+        return "\n".join(_cut(line) for line in [printable(self.title), *(f"  {line.rstrip()}" for line in lines)])
 
     def html(self) -> str:
         """The same as an HTML table, with every row."""
@@ -33,7 +35,8 @@ class Table:
             "<tr>" + "".join(f"<td style='text-align:left'>{html.escape(_text(cell))}</td>" for cell in row) + "</tr>"
             for row in self.rows
         )
-        return f"<table><caption style='text-align:left'><b>{html.escape(self.title)}</b></caption>{rows}</table>"
+        title = html.escape(printable(self.title))
+        return f"<table><caption style='text-align:left'><b>{title}</b></caption>{rows}</table>"
 
 
 class Shown:
@@ -64,13 +67,15 @@ class ShownSettings(Shown):
             for field in fields(self)  # type: ignore[arg-type]
         }
         words = [f"{name}={value!r}" for name, value in self._settings() if value != defaults[name]]
-        return _cut(f"{type(self).__name__}({', '.join(words)})")
+        return _cut(printable(f"{type(self).__name__}({', '.join(words)})"))
 
 
 def _text(cell: object) -> str:
     if isinstance(cell, float):
         return f"{cell:.6g}"
-    return f"{cell:,}" if isinstance(cell, int) and not isinstance(cell, bool) else " ".join(str(cell).split())
+    if isinstance(cell, int) and not isinstance(cell, bool):
+        return f"{cell:,}"
+    return printable(" ".join(str(cell).split()))
 
 
 def _cut(line: str) -> str:

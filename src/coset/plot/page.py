@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from coset._version import __version__
+from coset.core.printable import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -48,18 +49,22 @@ def page(title: str, rows: Sequence[Mapping[str, str]], figures: Sequence[Figure
         >>> text.startswith("<!doctype html>")
         True
     """
-    parts = [f"<h1>{html.escape(title)}</h1>"]
+    parts = [f"<h1>{_escape(title)}</h1>"]
     if rows:
         parts.append(f'<div class="wide">{_table(rows)}</div>')
-    parts += [f"<p>{html.escape(note)}</p>" for note in notes]
-    parts += [f'<figure><img alt="{html.escape(title)}" src="{svg_address(figure)}"></figure>' for figure in figures]
+    parts += [f"<p>{_escape(note)}</p>" for note in notes]
+    parts += [f'<figure><img alt="{_escape(title)}" src="{svg_address(figure)}"></figure>' for figure in figures]
     body = "\n".join(parts)
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        f"<title>{html.escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
+        f"<title>{_escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n"
         f"<body>\n{body}\n<footer>coset {__version__}</footer>\n</body>\n</html>\n"
     )
+
+
+def _escape(text: str) -> str:
+    return html.escape(printable(text))
 
 
 def _table(rows: Sequence[Mapping[str, str]]) -> str:
@@ -69,7 +74,7 @@ def _table(rows: Sequence[Mapping[str, str]]) -> str:
     def line(tag: str, cells: Sequence[str]) -> str:
         pairs = zip(columns, cells, strict=True)
         marks = {c: ' class="number"' if c in numeric else "" for c in columns}
-        return f"<tr>{''.join(f'<{tag}{marks[c]}>{html.escape(cell)}</{tag}>' for c, cell in pairs)}</tr>"
+        return f"<tr>{''.join(f'<{tag}{marks[c]}>{_escape(cell)}</{tag}>' for c, cell in pairs)}</tr>"
 
     body = "\n".join(line("td", [row.get(c, "") for c in columns]) for row in rows)
     return f"<table>\n<thead>{line('th', columns)}</thead>\n<tbody>\n{body}\n</tbody>\n</table>"
