@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import coset
 from coset import Manifold, zoo
 from coset.core import state as states
-from coset.symmetries.verify import generic
+from coset.symmetries.comparison import generic
 from coset.weightspace import sphere
 
 State = dict[str, Tensor]
@@ -82,11 +82,11 @@ def test_counts() -> None:
 
 
 def test_dimension_is_that_of_the_quotient() -> None:
-    """Weights minus factors; a variance that is one is no coordinate."""
+    """Weights minus factors that hold in both modes."""
     for name in NETS:
         sym, population = network(name)
         entries = sum(x[0].numel() for x in population.values() if x.is_floating_point())
-        factors = sum(s.copies * s.size for s in sym.scalings if s.exact and s.kind == "scaling")
+        factors = sum(s.copies * s.size for s in sym.scalings if s.in_both_modes and s.kind == "scaling")
         assert coset.manifold(sym, population).dimension == entries - factors
         assert coset.manifold(sym, population, polar=True).dimension == entries - factors
 

@@ -115,11 +115,11 @@ def as_element(logs: Mapping[str, Tensor], sym: Symmetry) -> Element:
 
 
 def scaled_parts(state: State, sym: Symmetry) -> dict[str, list[ScaledPart]]:
-    """What each exact positive scaling of units multiplies, as views into one float64 copy of the state.
+    """What each positive scaling of units multiplies that is exact in both modes, as views into one float64 copy.
 
     Offsets are added: a scaling takes t + offset to c (t + offset).
     """
-    scalings = [s for s in sym.scalings if s.exact and s.kind == "scaling" and s.units]
+    scalings = [s for s in sym.scalings if s.in_both_modes and s.kind == "scaling" and s.units]
     offsets = {member.tensor: member.offset for scaling in scalings for member in scaling.members}
     work = {name: state[name].double() + offset for name, offset in offsets.items()}
     return {scaling.name: [scaled_part(work, sym, scaling, m) for m in scaling.members] for scaling in scalings}

@@ -21,11 +21,11 @@ from coset.cli import console, files
 from coset.cli.console import Display
 from coset.core import state as states
 from coset.core.errors import CosetError, ModelError
+from coset.symmetries.comparison import TOLERANCE, difference, numbers
 from coset.symmetries.group import Element
 from coset.symmetries.infer import symmetry
 from coset.symmetries.serialization import symmetry_of_file
 from coset.symmetries.symmetry import Symmetry
-from coset.symmetries.verify import TOLERANCE, difference, numbers
 
 _SHAPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?:float|int<(?P<below>\d+)))?")
 

@@ -230,6 +230,8 @@ class Scaling(Shown):
         kind: "scaling" or "sign".
         exact: False where the epsilon of a norm breaks the invariance in the last digits.
         note: The op that does so.
+        evaluation_only: True where it moves running statistics, or the function in training mode: it is gone once
+            statistics are computed anew.
     """
 
     name: str
@@ -241,12 +243,25 @@ class Scaling(Shown):
     kind: ScalingKind = "scaling"
     exact: bool = True
     note: str = ""
+    evaluation_only: bool = False
+
+    @property
+    def in_both_modes(self) -> bool:
+        """Whether it is exact in evaluation and in training, as are those that coset moves networks by."""
+        return self.exact and not self.evaluation_only
+
+    @property
+    def precision(self) -> str:
+        """How well it holds, and where, in a few words."""
+        if not self.exact:
+            return f"approximate: {self.note} adds a small constant"
+        return "exact in evaluation only" if self.evaluation_only else "exact"
 
     def _shown(self) -> Table:
         what = "a sign" if self.kind == "sign" else "a positive factor"
         each = f"for each of {self.size} units of {self.units}" if self.units else "for whole tensors"
         apart = f", apart in each of {self.copies} of {', '.join(self.over)}" if self.over else ""
-        rough = "" if self.exact else f"; approximate: {self.note} adds a small constant"
+        rough = "" if self.in_both_modes else f"; {self.precision}"
         rows = [(m.tensor, "all axes" if m.axis is None else m.axis, f"power {m.power:g}") for m in self.members]
         return Table(f"Scaling {self.name}: {what} {each}{apart}{rough}", rows)
 

@@ -14,6 +14,7 @@ from torch import nn
 from coset.core import state as states
 from coset.core.errors import SymmetryError
 from coset.core.functional import named_tensors, pairs_in_one_memory
+from coset.symmetries.comparison import generic
 from coset.symmetries.equivariance import inequivariant_ops
 from coset.symmetries.examples import Args, Example, Variant, as_example, detours
 from coset.symmetries.interpreter import build, infer
@@ -23,7 +24,8 @@ from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.tape import NONLINEAR
 from coset.symmetries.terms import Cause, freeze
 from coset.symmetries.trace import Trace, another_size, single, touched, trace
-from coset.symmetries.verify import CounterexampleError, check, generic
+from coset.symmetries.training_mode import EvaluationOnlyError
+from coset.symmetries.verify import CounterexampleError, check
 
 logger = logging.getLogger(__name__)
 
@@ -98,6 +100,7 @@ class _Inference:
         self.others = [Variant(example, "value", f"example {k} of `examples`") for k, example in enumerate(more, 1)]
         self.traces: list[Trace] = []
         self.resized = False
+        self.evaluation_only: set[str] = set()
         for example in (first, *more):
             self._trace(example)
         if any(buffer is not None for trace in self.traces for buffer in trace.mutated):
@@ -167,6 +170,9 @@ class _Inference:
         sym = build(self.inference, aliases)
         sym = replace(
             sym,
+            scalings=tuple(
+                replace(s, evaluation_only=s.evaluation_only or s.name in self.evaluation_only) for s in sym.scalings
+            ),
             notes=(*sym.notes, *self.notes),
             buffers=frozenset(self._buffers() & aliases.keys()),
             tied={name: first for name, first in aliases.items() if name != first},
@@ -207,6 +213,8 @@ class _Inference:
                     raise SymmetryError(f"{error}{self._blame()}") from error
                 freezing.append(error)
                 self._freeze(sym, error)
+            except EvaluationOnlyError as error:
+                self.evaluation_only |= set(error.scalings)
             except SymmetryError as error:
                 if self.strict or not self._freeze_conditional():
                     raise SymmetryError(f"{error}{self._blame()}") from error

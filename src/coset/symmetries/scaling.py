@@ -12,7 +12,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from coset.symmetries.fibres import Address, AxisSlot, Bases, SlotTable, addresses, cells
 from coset.symmetries.group import IndexSet, ScaledAxis, Scaling, ScalingKind
@@ -87,6 +87,12 @@ class Factor:
     powers: dict[tuple[str, AxisSlot | None], float]
     offsets: dict[str, float]
     approximate: str = ""
+    evaluation_only: bool = False
+
+    @property
+    def level(self) -> int:
+        """0: exact in evaluation and training; 1: exact in evaluation; 2: nearly."""
+        return 2 if self.approximate else int(self.evaluation_only)
 
     def scaling(
         self, number: int, names: Mapping[Term, str], sets: Mapping[str, IndexSet], tied: Mapping[str, list[str]]
@@ -116,6 +122,7 @@ class Factor:
             kind=self.kind,
             exact=not self.approximate,
             note=self.approximate,
+            evaluation_only=self.evaluation_only,
         )
 
 
@@ -159,7 +166,14 @@ class _Solver:
         for value, scale in self.scales.items():
             if value in self.tape.silent:
                 self.equations.vanish(scale.whole)
-        return self._collect()
+        factors = self._collect()
+        measured = [self.scales[value] for value in self.tape.statistics if value in self.scales]
+        if self.kind == "sign" or not measured:
+            return factors
+        # Statistics of a batch follow its scale but for the epsilon, and gains that share a factor with them do not.
+        for scale in measured:
+            self._pin(scale.whole, scale.slots)
+        return [*self._collect(), *(replace(factor, evaluation_only=True) for factor in factors)]
 
     def _scale(self, operand: Operand) -> tuple[Expression, dict[Address, Expression]]:
         scale = self.scales.get(operand.value, LogFactor())
@@ -221,7 +235,7 @@ class _Solver:
         else:
             self._move(step, ins)
 
-    def _pin(self, whole: Expression, slots: Mapping[Address, Expression]) -> None:
+    def _pin(self, whole: Expression, slots: Mapping[Any, Expression]) -> None:
         self.equations.vanish(whole)
         for expression in slots.values():
             self.equations.vanish(expression)
@@ -338,26 +352,29 @@ def _met_unevenly(step: Primitive) -> set[tuple[Letter, Term]]:
 
 
 def independent(factors: list[Factor], parameters: Mapping[str, Value], bases: Bases) -> list[Factor]:
-    """Drop factors that finer ones span: of whole tensors by those of units, of heads by those of their units."""
+    """Drop factors that finer ones span: of whole tensors by those of units, of heads by those of their units.
+
+    Those that hold in more modes come first, and span for the others.
+    """
     blocks = {name: cells(value) for name, value in parameters.items()}
     units = [factor for factor in factors if factor.leaf is not None]
     units.sort(key=lambda factor: len(bases.get(factor.leaf, ())) if factor.leaf else 0, reverse=True)
     basis: list[Factor] = []
-    spans: dict[tuple[ScalingKind, bool, Term | None], Equations[tuple[str, int]]] = {}
+    spans: dict[tuple[ScalingKind, int, Term | None], Equations[tuple[str, int]]] = {}
 
-    def span(factor: Factor, leaf: Term | None) -> Equations[tuple[str, int]]:
-        key = (factor.kind, bool(factor.approximate), leaf)
-        return spans.setdefault(key, Equations(modulo_two=factor.kind == "sign"))
+    def span(factor: Factor, level: int, leaf: Term | None) -> Equations[tuple[str, int]]:
+        return spans.setdefault((factor.kind, level, leaf), Equations(modulo_two=factor.kind == "sign"))
 
     for factor in [*units, *(f for f in factors if f.leaf is None)]:
         action = _action(factor, blocks)
-        if not span(factor, factor.leaf).reduce(action):
+        if not span(factor, factor.level, factor.leaf).reduce(action):
             continue
         basis.append(factor)
         above = [None, *bases.get(factor.leaf, ())] if factor.leaf is not None else [None]
-        for exactness in [factor.approximate] if factor.approximate else ["", "approximate"]:
-            for leaf in above:
-                span(replace(factor, approximate=exactness), leaf).vanish(action)
+        for level in range(factor.level, 3):
+            # Those of one level and one set of units come from one solution, in which they are free of each other.
+            for leaf in above if level == factor.level else dict.fromkeys([*above, factor.leaf]):
+                span(factor, level, leaf).vanish(action)
     return basis
 
 

@@ -144,6 +144,8 @@ def scaling_to_json(scaling: Scaling) -> dict[str, Any]:
     out: dict[str, Any] = {"units": scaling.units, "kind": scaling.kind, "members": members}
     if not scaling.exact:
         out["approximate"] = scaling.note
+    if scaling.evaluation_only:
+        out["evaluation_only"] = True
     return out
 
 
@@ -171,6 +173,7 @@ def scaling_from_json(
         kind=kind,
         exact="approximate" not in raw,
         note=str(raw.get("approximate", "")),
+        evaluation_only=bool(raw.get("evaluation_only", False)),
     )
 
 

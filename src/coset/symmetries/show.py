@@ -24,11 +24,10 @@ def group_rows(groups: Sequence[Group]) -> list[tuple[str, int, str, str, str]]:
 def scaling_rows(scalings: Sequence[Scaling]) -> list[tuple[str, str, int, str, str]]:
     """Kind, the units that take the factors, number of scalings, size, and whether they are exact."""
     rows: list[tuple[str, str, int, str, str]] = []
-    for same in gather(scalings, lambda s: (s.kind, pattern(s.units), tuple(map(pattern, s.over)), s.exact, s.note)):
+    for same in gather(scalings, lambda s: (s.kind, pattern(s.units), tuple(map(pattern, s.over)), s.precision)):
         first = same[0]
         name = label(scaling.units for scaling in same) or "(whole tensors)"
-        exact = "exact" if first.exact else f"approximate: {first.note} adds a small constant"
-        rows.append((first.kind, name, len(same), _units(same), exact))
+        rows.append((first.kind, name, len(same), _units(same), first.precision))
     return rows
 
 

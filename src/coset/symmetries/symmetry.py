@@ -311,7 +311,8 @@ class Symmetry(Shown):
         Args:
             generator: The source of randomness, which also says on which device; torch's own if None.
             batch: How many elements to draw at once, to act on a population of as many states; None for one.
-            scalings: Whether to draw factors exp(N(0, 0.25)) and signs of the exact scalings too.
+            scalings: Whether to draw factors exp(N(0, 0.25)) and signs too, of the scalings that are exact in
+                evaluation and in training.
 
         Example:
             >>> sym.random(torch.Generator().manual_seed(0), batch=5).batch
@@ -337,7 +338,7 @@ class Symmetry(Shown):
                 device=device,
                 dtype=torch.float64,
             )
-            if scaling.exact:
+            if scaling.in_both_modes:
                 scales[scaling.name] = noise.sign() if scaling.kind == "sign" else (SPREAD * noise).exp()
         return self.element(permutations, scales)
 

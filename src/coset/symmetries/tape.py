@@ -185,6 +185,7 @@ class Tape:
         unifier: Makes terms equal.
         steps: What was written.
         offsets: Running variances -> the epsilon that is added to them.
+        statistics: Running means and variances, which may be measured again: no factor then moves them.
         zeros: Values that are made as zeros, which any factor leaves alone.
         vanishing: Values that are zero whatever the weights and inputs: zeros, and what is computed from them alone.
         unused: Units of the state that have no factor, as no step reads them, or one that is not known.
@@ -199,6 +200,7 @@ class Tape:
     unifier: Unifier = field(default_factory=Unifier)
     steps: list[Primitive] = field(default_factory=list)
     offsets: dict[Value, float] = field(default_factory=dict)
+    statistics: set[Value] = field(default_factory=set)
     zeros: set[Value] = field(default_factory=set)
     vanishing: set[Value] = field(default_factory=set)
     unused: set[Term] = field(default_factory=set)

@@ -22,17 +22,17 @@ from torch import Tensor, nn
 from coset.core import state as states
 from coset.core.errors import CosetError, SymmetryError
 from coset.core.show import Shown, Table
-from coset.symmetries.examples import Example, Variant, counts, flatten, variants
+from coset.symmetries.comparison import NOISE, TOLERANCE, difference, generic, numbers
+from coset.symmetries.examples import Example, Variant, counts, variants
 from coset.symmetries.group import Element, Scaling
 from coset.symmetries.trace import Guarded, mode
+from coset.symmetries.training_mode import EvaluationOnlyError, Trains, trainable_call, training, ways_to_train
 
 if TYPE_CHECKING:
     from coset.symmetries.symmetry import Symmetry
 
 logger = logging.getLogger(__name__)
 
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
-NOISE = {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 # A wrong permutation, and another input, must move the output this many times more than a right one.
 CONTRAST = 30.0
 # The epsilon of a norm explains less than this much.
@@ -156,6 +156,7 @@ def check(
 
     Raises:
         CounterexampleError: If the function changes for another call only.
+        EvaluationOnlyError: If factors that are said to hold in both modes change it in training.
         SymmetryError: If it changes for the example.
     """
     dtype = _dtype(model)
@@ -185,10 +186,29 @@ def check(
             raise SymmetryError(rough)
         # Weights at which a wrong move is sure to be seen, where there are any.
         random = any(report.weights == "random" and report.conclusive for report in reports)
-        best = replace(best, calls=_other_calls(runner, "random" if random else best.weights, others))
+        decisive = "random" if random else best.weights
+        best = replace(best, calls=_other_calls(runner, decisive, others))
+        _refuse_evaluation_only(runner, decisive)
     if not best.conclusive:
         logger.warning("the symmetry of %s could not be verified: %s", type(model).__name__, best.note)
     return best
+
+
+def _refuse_evaluation_only(runner: _Runner, weights: str) -> None:
+    """Raise `EvaluationOnlyError` where factors that are said to hold in both modes change the function in training."""
+    broken = runner.broken_in_training(weights)
+    if broken and runner.dtype != torch.float64:
+        try:
+            exact = _Runner(runner.claimed, *_in_float64(runner.model, runner.example), runner.seed)
+            broken = exact.broken_in_training(weights)
+        except (RuntimeError, TypeError, CosetError) as error:
+            logger.info("float64 cannot decide: %s", error)
+    if broken:
+        raise EvaluationOnlyError(
+            f"the factors {', '.join(map(repr, broken))} hold in evaluation only: in training mode the model's output "
+            f"changes by {max(broken.values()):.1e}; mark them evaluation_only",
+            tuple(broken),
+        )
 
 
 def _other_calls(runner: _Runner, weights: str, others: Iterable[Variant]) -> int:
@@ -201,7 +221,7 @@ def _other_calls(runner: _Runner, weights: str, others: Iterable[Variant]) -> in
             judge = runner
             if runner.dtype != torch.float64:
                 try:
-                    judge = _Runner(runner.sym, *_in_float64(runner.model, runner.example), runner.seed)
+                    judge = _Runner(runner.claimed, *_in_float64(runner.model, runner.example), runner.seed)
                 except (RuntimeError, TypeError, CosetError) as error:
                     logger.info("float64 cannot decide: %s", error)
                 if (judge.change(weights, variant) or 0.0) <= TOLERANCE[judge.dtype]:
@@ -233,11 +253,17 @@ def _double(example: Example) -> Example:
     return example.replace(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x)
 
 
+def in_evaluation(sym: Symmetry) -> Symmetry:
+    """The symmetry with all scalings that hold in evaluation taken as exact, so that random elements have them."""
+    return replace(sym, scalings=tuple(replace(scaling, evaluation_only=False) for scaling in sym.scalings))
+
+
 class _Runner:
     """Runs one model in one precision on several states."""
 
     def __init__(self, sym: Symmetry, model: nn.Module, example: Example, seed: int) -> None:
-        self.sym = sym
+        self.claimed = sym
+        self.sym = in_evaluation(sym)
         self.model = model
         self.example = example
         self.dtype = _dtype(model)
@@ -309,6 +335,34 @@ class _Runner:
             elements = [self._unconditional(element) for element in elements]
         images = (self.sym.act(element, state) for element in elements)
         return max(difference(self._run_other(image, variant), base) for image in images)
+
+    def broken_in_training(self, weights: str) -> dict[str, float]:
+        """The scalings said to hold in both modes that change the output in training -> by how much."""
+        claimed = [scaling for scaling in self.claimed.scalings if scaling.in_both_modes]
+        state = self._weights(weights)
+        broken: dict[str, float] = {}
+        for trains in ways_to_train(self.model) if claimed else ():
+
+            def run(state: Mapping[str, Tensor], example: Example, trains: Trains = trains) -> list[Tensor]:
+                torch.manual_seed(self.seed)
+                call = example.copy()
+                with training(self.model, trains):
+                    return numbers(states.call(self.model, state, call.args, dict(call.kwargs)))
+
+            call = trainable_call(run, state, self.example)
+            base = run(state, call) if call is not None else []
+            if call is None or not base or difference(run(state, call), base) > NOISE[self.dtype]:
+                continue
+            element = self.claimed.random(self.generator, scalings=True)
+            factors = self.claimed.element(scales=element.scales)
+            if difference(run(self.sym.act(factors, state), call), base) <= TOLERANCE[self.dtype]:
+                continue
+            for scaling in claimed:
+                image = self.sym.act(self._factors(scaling), state)
+                change = difference(run(image, call), base)
+                if change > TOLERANCE[self.dtype]:
+                    broken[scaling.name] = max(change, broken.get(scaling.name, 0.0))
+        return broken
 
     def _weights(self, weights: str) -> dict[str, Tensor]:
         return self.own if weights == "given" else generic(self.own, torch.Generator().manual_seed(self.seed))
@@ -481,46 +535,3 @@ class _Runner:
         if change < ROUGH:
             return None
         return f"the factors {scaling.name!r} are not even nearly a symmetry: the output changes by {change:.1e}"
-
-
-def numbers(output: Any) -> list[Tensor]:
-    """All floating and complex tensors of what a model returned, as float64."""
-    tensors = [t.detach() for t in flatten(output)[0] if isinstance(t, Tensor)]
-    real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
-    return [t.double() for t in real if t.is_floating_point()]
-
-
-def difference(a: list[Tensor], b: list[Tensor]) -> float:
-    """Largest absolute difference relative to the largest entry; infinite where either is not finite."""
-    worst = 0.0
-    for x, y in zip(a, b, strict=True):
-        if x.shape != y.shape or not (x.isfinite().all() and y.isfinite().all()):
-            same = x.shape == y.shape and torch.equal(x.isfinite(), y.isfinite()) and bool(y.isfinite().any())
-            if not same:
-                return math.inf
-            x, y = x[x.isfinite()], y[y.isfinite()]
-        scale = float(y.abs().max()) if y.numel() else 0.0
-        if scale > 0:
-            worst = max(worst, float((x - y).abs().max()) / scale)
-    return worst
-
-
-def generic(state: Mapping[str, Tensor], generator: torch.Generator, gain: float = 1.0) -> dict[str, Tensor]:
-    """Random weights of ordinary size, ties kept: nothing is zero, one or constant.
-
-    Matrices get N(0, gain^2 / fan_in); vectors keep their sign: positive ones (gains, variances) exp(N(0, 0.3^2)),
-    others N(0, 0.3^2).
-    """
-    new: dict[int, Tensor] = {}
-    for tensor in state.values():
-        if not tensor.is_floating_point() or id(tensor) in new:
-            continue
-        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor)
-        wide = [size for size in tensor.shape if size > 1]
-        if len(wide) > 1:
-            new[id(tensor)] = noise * (gain / math.sqrt(max(1, tensor[0].numel())))
-        elif tensor.numel() and bool((tensor > 0).all()):
-            new[id(tensor)] = (0.3 * noise).exp()
-        else:
-            new[id(tensor)] = 0.3 * noise
-    return {name: new.get(id(tensor), tensor) for name, tensor in state.items()}

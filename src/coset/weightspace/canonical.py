@@ -58,7 +58,7 @@ def canonicalize(
     First the positive factors, so that the weights into each unit have norm one (see
     `coset.weightspace.canonical_scales`: the weights out of the last units keep what the others give up, so that the
     function is the same); then signs (see `signs`); then the order of units (see `sort_units`). Scalings that hold
-    only approximately are left alone.
+    only approximately, or with running statistics as they are, are left alone.
 
     Args:
         state: a state, a module or a Dirac; or the tensors of a population with one leading dimension, whose element
@@ -76,7 +76,6 @@ def canonicalize(
 
     Raises:
         StateError: names or shapes are not those of the symmetry, or weights are not real.
-        SymmetryError: scalings act on the same weights, so that none can be fixed alone.
 
     Example:
         >>> image = sym.act(sym.random(scalings=True), a)

@@ -141,7 +141,7 @@ class Chart(Shown):
         entries = entries.index_select(-1, self._order.to(values.device))
         parts = torch.split(entries, [math.prod(s) for s in self.shapes.values()], -1)
         tensors = {
-            name: part.reshape(*values.shape[:-1], *shape).to(like[name].dtype)
+            name: part.reshape((*values.shape[:-1], *shape)).to(like[name].dtype)
             for (name, shape), part in zip(self.shapes.items(), parts, strict=True)
         }
         return tensors | {second: tensors[first] for second, first in self.tied.items()}

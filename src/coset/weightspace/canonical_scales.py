@@ -21,6 +21,7 @@ from coset.core.errors import StateError, SymmetryError
 from coset.core.state import State
 from coset.symmetries.group import Axis, Block, Element, Scaling, ScalingKind, blocks, layout
 from coset.symmetries.symmetry import Symmetry
+from coset.weightspace.joint_gauge import independent_signs, least_logs
 
 Vector = tuple[float, ...]  # one number for each scaling of a set of units
 
@@ -97,15 +98,37 @@ def scaled_weights(sym: Symmetry, kind: ScalingKind, names: Collection[str]) -> 
 
 
 def exact_scalings(sym: Symmetry, kind: ScalingKind) -> list[Scaling]:
-    """The scalings of one kind that leave the function as it is to the last digit."""
-    return [scaling for scaling in sym.scalings if scaling.exact and scaling.kind == kind]
+    """The scalings of one kind that leave the function as it is to the last digit, in both modes."""
+    return [scaling for scaling in sym.scalings if scaling.in_both_modes and scaling.kind == kind]
+
+
+@dataclass(frozen=True)
+class FreeDirection:
+    """Factors that no condition fixes alone, as all weights that they move are moved by others too."""
+
+    units: str
+    direction: Mapping[str, float]
 
 
 def scale_conditions(sym: Symmetry, kind: ScalingKind, names: Collection[str]) -> list[ScaleCondition]:
-    """One condition for each scaling, in the order in which they are to be met.
+    """One condition for each scaling, in the order in which they are to be met; SymmetryError where some have none."""
+    conditions, free = conditions_and_rest(sym, kind, names)
+    if free:
+        listed = ", ".join(repr(name) for name in sorted({name for one in free for name in one.direction})[:4])
+        raise SymmetryError(
+            f"the scalings {listed} act on the same weights, so no condition fixes one of them alone, and canonical "
+            "networks are on no product of spheres; a manifold needs a symmetry without them"
+        )
+    return conditions
+
+
+def conditions_and_rest(
+    sym: Symmetry, kind: ScalingKind, names: Collection[str]
+) -> tuple[list[ScaleCondition], list[FreeDirection]]:
+    """One condition for each scaling, in the order in which they are to be met, and what they leave free.
 
     A slot can serve if no free factor but those on it moves its weights. Of these the first serves, in the order of the
-    state, but variances (of batch norm), which are never zero, before all, and other buffers last. All slots of
+    state, but variances with an offset, which are never zero, before all, and other buffers last. All slots of
     its units that can serve and take the same power join it, without those with one weight a unit, such as
     biases, if there are others. Signs keep these too, after the others.
     """
@@ -146,14 +169,7 @@ def scale_conditions(sym: Symmetry, kind: ScalingKind, names: Collection[str]) -
             _reduced(other, direction, x / power, kind) for other, x in zip(free[first.units], rest, strict=True)
         ]
         conditions.append(ScaleCondition(first.units, tuple(joint), direction, power))
-    unfixed = sorted({name for directions in free.values() for direction in directions for name in direction})
-    if unfixed:
-        listed = ", ".join(repr(name) for name in unfixed[:4])
-        raise SymmetryError(
-            f"the scalings {listed} act on the same weights, so no condition fixes one of them alone; canonical form "
-            "needs a symmetry without them"
-        )
-    return conditions
+    return conditions, [FreeDirection(units, one) for units, directions in free.items() for one in directions]
 
 
 def _reduced(
@@ -220,6 +236,8 @@ SolveCondition = Callable[[list[Tensor], float], Tensor]
 def unit_norms(state: State, sym: Symmetry) -> Element:
     """The factors that make the weights of every condition a vector of norm one, for each unit: c^p = 1 / |w|.
 
+    Factors that come together only are settled by `least_logs`.
+
     A unit keeps its factor if its weights are zero, or so small or large that the factor, its inverse, or a weight they
     multiply, does not fit the dtype. In 16 bits it does so too if the norm is one to rounding. `state` may be a
     population.
@@ -238,7 +256,7 @@ def signs(state: State, sym: Symmetry) -> Element:
     """The signs that make the sum of the cubes of a condition's weights positive, for each unit.
 
     The sum is odd, does not depend on the order of the weights, and is ruled by the large ones. Where it vanishes the
-    next weights decide that the unit has.
+    next weights decide that the unit has. Signs that come together only are settled by `independent_signs`.
     """
 
     def step(weights: list[Tensor], power: float) -> Tensor:
@@ -288,7 +306,7 @@ class _Pass:
     def __init__(self, state: State, sym: Symmetry, kind: ScalingKind) -> None:
         names = [name for name, x in state.items() if x.is_floating_point()]
         self.state, self.sym, self.kind = state, sym, kind
-        self.conditions = scale_conditions(sym, kind, names)
+        self.conditions, self.free = conditions_and_rest(sym, kind, names)
         self.at: dict[tuple[str, int], list[tuple[ScaledWeights, UnitPlace]]] = {}
         self.slots = scaled_weights(sym, kind, names)
         for slot in self.slots:
@@ -322,6 +340,89 @@ class _Pass:
                 own = [slot for slot in self.slots if slot.powers.keys() & condition.direction.keys()]
                 fits = torch.stack([self._fits(slot) for slot in own]).all(0)
                 self.exponents |= {name: torch.where(fits, self.exponents[name], x) for name, x in before.items()}
+        for component in self._components():
+            before = dict(self.exponents)
+            self._settle(component)
+            own = [slot for slot in self.slots if any(slot.power(free.direction) for free in component)]
+            if guarded and not all(bool(self._fits(slot).all()) for slot in own):
+                self.exponents = before
+
+    def _components(self) -> list[list[FreeDirection]]:
+        """The free directions, those together that move weights in common."""
+        left, components = list(self.free), []
+        while left:
+            component, reached = [left.pop(0)], 0
+            while reached < len(component):
+                blocks = self._blocks_of(component[reached])
+                reached += 1
+                near = [free for free in left if blocks & self._blocks_of(free)]
+                component += near
+                left = [free for free in left if free not in near]
+            components.append(component)
+        return components
+
+    def _blocks_of(self, free: FreeDirection) -> set[tuple[str, int]]:
+        slots = [slot for slot in self.slots if slot.units == free.units and self._moves(slot, free)]
+        return {(slot.tensor, place.block) for slot in slots for place in slot.places}
+
+    def _moves(self, slot: ScaledWeights, free: FreeDirection) -> float:
+        power = slot.power(free.direction) if slot.units == free.units else 0.0
+        return float(round(power) % 2) if self.kind == "sign" else _clean(power)
+
+    def _settle(self, component: list[FreeDirection]) -> None:
+        """Find the exponents along directions that move each other's weights, all at once."""
+        starts = list(itertools.accumulate((math.prod(self._shape(free.units)) for free in component), initial=0))
+        places = sorted({place for free in component for place in self._blocks_of(free)})
+        parts = [self._equations(tensor, block, component, starts) for tensor, block in places]
+        matrix, statistics = torch.cat([rows for rows, _ in parts]), torch.cat([cells for _, cells in parts], -1)
+        solve = least_logs if self.kind == "scaling" else independent_signs
+        each = torch.stack([solve(matrix, one) for one in statistics.cpu().reshape(-1, len(matrix))])
+        exponents = each.reshape(*statistics.shape[:-1], -1).to(statistics.device)
+        for free, start, stop in zip(component, starts, starts[1:], strict=False):
+            x = exponents[..., start:stop].reshape((*exponents.shape[:-1], *self._shape(free.units)))
+            for name, coefficient in free.direction.items():
+                self.exponents[name] = self.exponents.get(name, torch.zeros_like(x)) + coefficient * x
+
+    def _equations(
+        self, tensor: str, block: int, component: list[FreeDirection], starts: list[int]
+    ) -> tuple[Tensor, Tensor]:
+        """[cells, k] the powers with which the cells of a block take k factors, and what (*lead, cells) they hold.
+
+        A cell is all entries that take the same of these factors.
+        """
+        members = [
+            (place, power, start)
+            for slot, place in self.at[tensor, block]
+            for free, start in zip(component, starts, strict=False)
+            if (power := self._moves(slot, free))
+        ]
+        values, lead = self._block(tensor, block)
+        dims = sorted({d for place, _, _ in members for d in place.dims})
+        sizes = {d: values.shape[lead + d] for d in dims}
+        rest = [d for d in range(lead, values.dim()) if d - lead not in dims]
+        cells = values.permute([*range(lead), *(lead + d for d in dims), *rest])
+        cells = cells.reshape(*values.shape[:lead], math.prod(sizes.values()), -1)
+        ranges = [torch.arange(n) for n in sizes.values()]
+        grid = dict(zip(dims, torch.meshgrid(*ranges, indexing="ij"), strict=True)) if dims else {}
+        powers = torch.zeros(cells.shape[-2], starts[-1], dtype=torch.float64)
+        for place, power, start in members:
+            unit = torch.zeros(list(sizes.values()), dtype=torch.long)
+            for d in place.dims:
+                unit = unit * sizes[d] + grid[d]
+            powers[torch.arange(len(powers)), start + unit.flatten()] += power
+        return powers, self._statistic(cells)
+
+    def _statistic(self, values: Tensor) -> Tensor:
+        """(*lead, cells) of (*lead, cells, d): the log norm, or the sum of cubes; -inf, or 0, where it says nothing."""
+        if self.kind == "scaling":
+            return torch.where(values.abs().amax(-1) > 0, _log_norm([values]), -math.inf)
+        cubes = values.pow(3).sum(-1)
+        return torch.where(cubes.abs() > VANISHING * values.abs().pow(3).sum(-1), cubes, 0.0)
+
+    def _shape(self, units: str) -> tuple[int, ...]:
+        if not units:
+            return ()
+        return (*(self.sym.sets[base].size for base in self.sym.sets[units].over), self.sym.sets[units].size)
 
     def _fits(self, slot: ScaledWeights) -> Tensor:
         """(*lead, *copies, n) whether the factors of a slot, and its tensor times them, are in range of the dtype."""
@@ -343,18 +444,22 @@ class _Pass:
     def _weights(self, condition: ScaleCondition) -> Iterator[Tensor]:
         """(*lead, *copies, n, d) in float64, as the factors so far make them."""
         for slot in condition.slots:
-            axes = self.sym.axes[slot.tensor]
-            tensor = self.state[slot.tensor]
-            lead = tensor.dim() - len(axes)
-            views = blocks(tensor, axes, lead)
             for place in slot.places:
-                values = views[place.block].values.double() + slot.offset
-                for other, there in self.at[slot.tensor, place.block]:
-                    values = values * self._factor(other, there, values.dim(), lead)
+                values, lead = self._block(slot.tensor, place.block)
                 units = [lead + d for d in place.dims]
                 rest = [d for d in range(lead, values.dim()) if d not in units]
                 values = values.permute([*range(lead), *units, *rest])
                 yield values.reshape(*values.shape[: lead + len(units)], -1)
+
+    def _block(self, name: str, number: int) -> tuple[Tensor, int]:
+        """A block of a tensor with the factors so far, in float64, and how many dimensions of a population lead it."""
+        axes, tensor = self.sym.axes[name], self.state[name]
+        lead = tensor.dim() - len(axes)
+        slots = self.at[name, number]
+        values = blocks(tensor, axes, lead)[number].values.double() + slots[0][0].offset
+        for slot, place in slots:
+            values = values * self._factor(slot, place, values.dim(), lead)
+        return values, lead
 
     def _factor(self, slot: ScaledWeights, place: UnitPlace, rank: int, lead: int) -> Tensor | float:
         """What the exponents so far do to a block, as a tensor that broadcasts with it."""

@@ -48,6 +48,7 @@ def batch_norm(call: Call) -> Result:
         x = call.tape.add([(x, letters), (mean, [1])], letters)
         x = call.tape.multiply([(x, letters), (var, [1])], letters, powers=[1.0, -0.5])
         call.tape.offsets[var] = float(call.get("eps", 1e-5))
+        call.tape.statistics |= {mean, var}
     return with_statistics(call, affine(call, x, 1, call.maybe("weight"), call.maybe("bias")))
 
 
