@@ -157,9 +157,9 @@ REDUCTIONS: dict[str, Callable[[Tensor, int], Tensor]] = {
     "last": lambda x, d: x.select(d, -1),
     "first": lambda x, d: x.select(d, 0),
     "range": lambda x, d: x.amax(d) - x.amin(d),
-    "share above": lambda x, d: (x > 0.1).double().mean(d) + x.mean(d),
+    "share above": lambda x, d: (x > 0.1).to(x.dtype).mean(d) + x.mean(d),
     "median": lambda x, d: x.median(d).values,
-    "argmax": lambda x, d: x.argmax(d).double() + x.mean(d),
+    "argmax": lambda x, d: x.argmax(d).to(x.dtype) + x.mean(d),
     "weighted": lambda x, d: (x * x.softmax(d)).sum(d),
     "by place": lambda x, d: (x.movedim(d, -1) * torch.arange(1, x.shape[d] + 1, dtype=x.dtype)).sum(-1),
 }

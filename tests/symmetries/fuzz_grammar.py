@@ -30,11 +30,16 @@ class Skip(Exception):  # noqa: N818
 
 @dataclass(frozen=True)
 class Spec:
-    """What a program is made from: the kind of its inputs, productions with seeds of their own, and its results."""
+    """What a program is made from: the kind of its inputs, productions with seeds of their own, and its results.
+
+    single
+        whether it is inferred in single precision with the weights that layers begin with
+    """
 
     inputs: str
     productions: tuple[tuple[str, int], ...]
     outputs: tuple[str, int]
+    single: bool = False
 
     def __str__(self) -> str:
         steps = ", ".join(f"{name}:{seed}" for name, seed in self.productions)
@@ -234,7 +239,7 @@ def draw(seed: int) -> Spec:
     count = rng.randint(2, 9)
     productions = tuple((rng.choices(names, WEIGHTS)[0], rng.randrange(10**6)) for _ in range(count))
     inputs = rng.choice(list(INPUTS))
-    return Spec(inputs, productions, (rng.choice(list(OUTPUTS)), rng.randrange(10**6)))
+    return Spec(inputs, productions, (rng.choice(list(OUTPUTS)), rng.randrange(10**6)), rng.random() < 0.3)
 
 
 def _stem(builder: Builder, k: int, kinds: str) -> None:
@@ -260,7 +265,7 @@ def _pooled(builder: Builder, k: int) -> int:
     """(b, u) from anything: units in the middle of the axes go last, other axes are averaged."""
     kinds = builder.kinds[k]
     if not builder.values[k].is_floating_point():
-        k = builder.add("to float", [k], lambda m, x: x.double())
+        k = builder.add("to float", [k], lambda m, x: x * m.one, one=torch.ones((), dtype=torch.float64))
     batch = kinds.index("b") if "b" in kinds else None
     rest = [d for d, kind in enumerate(kinds) if kind in "ts"]
     mean = builder.chance()
@@ -275,11 +280,15 @@ def _pooled(builder: Builder, k: int) -> int:
     return builder.add(f"pool {kinds}", [k], pool, "bu")
 
 
+def _as_many(x: Tensor, first: Tensor) -> Tensor:
+    return x if len(x) == len(first) else x.mean(0, keepdim=True).expand(len(first), -1)
+
+
 def one_head(builder: Builder) -> None:
     pooled = [_pooled(builder, k) for k in _ends(builder)]
     if builder.chance(0.7):
         pooled = [builder.linear(k, 2) for k in pooled]
-    builder.add("joined", pooled, lambda m, *xs: torch.cat([x.expand(max(len(x) for x in xs), -1) for x in xs], 1))
+    builder.add("joined", pooled, lambda m, *xs: torch.cat([_as_many(x, xs[0]) for x in xs], 1))
 
 
 def heads(builder: Builder) -> None:
@@ -300,10 +309,10 @@ def places(builder: Builder) -> None:
 
 
 def energy(builder: Builder) -> None:
-    """One number from a sum of squares or of tanh."""
+    """Sums of squares or of tanh."""
     pooled = [_pooled(builder, k) for k in _ends(builder)]
     square = builder.chance()
-    _finish(builder, pooled, lambda m, *xs: sum((x**2).sum(1) if square else x.tanh().sum(1) for x in xs))
+    _finish(builder, pooled, lambda m, *xs: tuple((x**2).sum(1) if square else x.tanh().sum(1) for x in xs))
 
 
 def _finish(builder: Builder, reads: Sequence[int], function: Callable[..., Any]) -> None:

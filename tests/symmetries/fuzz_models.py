@@ -26,6 +26,7 @@ from unittest import mock
 
 import fuzz_functions  # noqa: F401  (registers its productions)
 import fuzz_layers  # noqa: F401
+import fuzz_weights  # noqa: F401
 import torch
 from fuzz_grammar import COUNT, FLAG, Program, Spec, build, draw
 from oracle import floats, permuted, randomise, rank, scaling_directions, scaling_equations
@@ -263,14 +264,20 @@ def examine(spec: Spec, seed: int = 0, complete: bool = False, verify: bool = Tr
     start = time.perf_counter()
     result = Result(seed)
     program, args = build(spec)
-    randomise(program, 0)
     result.labels = str(program).splitlines()
+    if not spec.single:
+        randomise(program, 0)
     try:
         with spied(result):
-            sym = coset.symmetry(program, args, verify=verify)
+            sym = (
+                coset.symmetry(program.float(), in_single(args), verify=verify)
+                if spec.single
+                else coset.symmetry(program, args, verify=verify)
+            )
     except SymmetryError as error:
         result.outcome, result.detail = "refused", str(error)[:400]
     else:
+        program.double()
         result.groups, result.scalings, result.notes = len(sym.groups), len(sym.scalings), list(sym.notes)
         wrong = []
         for name, deviation in deviations(program, args, sym):
@@ -283,6 +290,10 @@ def examine(spec: Spec, seed: int = 0, complete: bool = False, verify: bool = Tr
             result.missed = missed(spec, program, args, sym)
     result.seconds = round(time.perf_counter() - start, 2)
     return result
+
+
+def in_single(args: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(x.float() if isinstance(x, Tensor) and x.is_floating_point() else x for x in args)
 
 
 def missed(spec: Spec, program: Program, args: tuple[Any, ...], sym: Symmetry) -> list[str]:
