@@ -124,9 +124,7 @@ def one_memory(b: Builder) -> None:
     k = b.units_last()
     n, h = b.values[k].shape[-1], b.rng.choice([2, 3])
     act, f = activation(b)
-    way = b.rng.choice(
-        ["overlap", "transpose", "rows", "row as bias", "buffer", "columns", "twice", "flat", "expanded"]
-    )
+    way = b.rng.choice(["overlap", "transpose", "rows", "row as bias", "buffer", "columns", "twice", "flat"])
     whole = torch.randn(h + 2, n, dtype=torch.float64)
     parts: dict[str, Any] = {}
     if way == "overlap":
@@ -143,10 +141,8 @@ def one_memory(b: Builder) -> None:
         parts = {"a": nn.Parameter(whole[:, :1]), "c": nn.Parameter(whole)}
     elif way == "twice":
         parts = {"a": nn.Parameter(whole[:h]), "c": nn.Parameter(whole[:h])}
-    elif way == "flat":
-        parts = {"a": nn.Parameter(whole), "c": nn.Parameter(whole.view(-1)[: 2 * n])}
     else:
-        parts = {"a": nn.Parameter(whole[:1].clone().expand(h, n)), "c": nn.Parameter(whole[1 : 1 + h].clone())}
+        parts = {"a": nn.Parameter(whole), "c": nn.Parameter(whole.view(-1)[: 2 * n])}
 
     def function(m: Net, x: Tensor) -> Tensor:
         if way == "transpose":

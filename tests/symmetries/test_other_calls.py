@@ -301,3 +301,35 @@ def test_a_failed_trace_prints_nothing(capfd: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SymmetryError, match="cannot be traced"):
         coset.symmetry(model, torch.randn(2, 3))
     assert capfd.readouterr() == ("", "")
+
+
+class LeftToDefaults(nn.Module):
+    """Sums up units in order, if asked for."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.a, self.b, self.c = lin(3, 4), lin(4, 5), lin(5, 2)
+
+    def forward(self, x: Tensor, rounds: int = 0, *, flag: bool = False, power: float = 1.0) -> Tensor:
+        h = torch.tanh(self.a(x))
+        for _ in range(rounds if self.name == "rounds" else 0):
+            h = torch.tanh(h.cumsum(-1))
+        if (self.name == "flag" and flag) or (self.name == "power" and power == 0.0):
+            h = h.cumsum(-1)
+        return self.c(torch.tanh(self.b(h)))
+
+
+@pytest.mark.parametrize("name", ["rounds", "flag", "power"])
+@pytest.mark.parametrize("told", [False, True])
+def test_numbers_and_flags_left_to_their_defaults_are_varied(name: str, told: bool) -> None:
+    kwargs = {"rounds": {"rounds": 0}, "flag": {"flag": False}, "power": {"power": 1.0}}[name] if told else {}
+    assert signature(coset.symmetry(LeftToDefaults(name), torch.randn(2, 3), kwargs)) == {"5": 1}
+    assert signature(coset.symmetry(LeftToDefaults("none"), torch.randn(2, 3), kwargs)) == {"4": 1, "5": 1}
+
+
+def test_verify_varies_defaults_too() -> None:
+    model = LeftToDefaults("rounds")
+    sym = coset.symmetry(LeftToDefaults("none"), torch.randn(2, 3))
+    with pytest.raises(SymmetryError, match="in place of 0"):
+        sym.verify(model, torch.randn(2, 3))

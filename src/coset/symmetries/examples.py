@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -105,6 +106,27 @@ def as_example(call: Example | Args | Mapping[str, Any]) -> Example:
     if isinstance(call, Example):
         return call
     return Example((), call) if isinstance(call, Mapping) else Example(call)
+
+
+def spelled_out(example: Example, forward: Callable[..., Any]) -> Example:
+    """The same call with the numbers and flags that it leaves to their defaults, so that these are varied, too.
+
+    Args:
+        example: The call.
+        forward: The method of the model that it calls.
+    """
+    try:
+        signature = inspect.signature(forward)
+        told = signature.bind_partial(*positional(example.args), **example.kwargs).arguments
+    except (TypeError, ValueError):  # no signature, or not one for this call
+        return example
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    numbers = {
+        name: parameter.default
+        for name, parameter in signature.parameters.items()
+        if name not in told and parameter.kind in by_name and isinstance(parameter.default, int | float)
+    }
+    return Example(example.args, {**example.kwargs, **numbers}, example.training)
 
 
 def flatten(x: Any) -> tuple[list[Leaf], Rebuild]:
@@ -233,18 +255,20 @@ def _sizes_near(size: int, thorough: bool) -> list[int]:
 
 
 def _other_numbers(example: Example) -> Iterator[Variant]:
-    """Whole numbers may be counts of steps, and flags may choose a branch."""
+    """Whole numbers may be counts of steps, flags may choose a branch, and so may other numbers."""
     leaves, rebuild = flatten((example.args, example.kwargs))
     for k, leaf in enumerate(leaves):
         kind: Kind = "flag" if isinstance(leaf, bool) else "number"
-        for other in _numbers_near(leaf) if isinstance(leaf, int) else ():
+        for other in _numbers_near(leaf) if isinstance(leaf, int | float) else ():
             args, kwargs = rebuild([*leaves[:k], other, *leaves[k + 1 :]])
             yield Variant(Example(args, kwargs, example.training), kind, f"{other} in place of {leaf}")
 
 
-def _numbers_near(leaf: int) -> list[int]:
+def _numbers_near(leaf: float) -> Sequence[float]:
     if isinstance(leaf, bool):
         return [not leaf]
+    if isinstance(leaf, float):
+        return [other for other in dict.fromkeys((0.0, 2 * leaf, leaf / 2, 1.0, -leaf)) if other != leaf]
     near = dict.fromkeys((leaf + 1, leaf - 1, leaf + 2, 2 * leaf, 1))
     return [other for other in near if other != leaf and (other >= 0 or leaf < 0)]
 

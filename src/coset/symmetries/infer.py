@@ -16,7 +16,7 @@ from coset.core.errors import SymmetryError
 from coset.core.functional import named_tensors, pairs_in_one_memory
 from coset.symmetries.comparison import generic
 from coset.symmetries.equivariance import inequivariant_ops
-from coset.symmetries.examples import Args, Example, Variant, as_example, detours
+from coset.symmetries.examples import Args, Example, Variant, as_example, detours, spelled_out
 from coset.symmetries.interpreter import build, infer
 from coset.symmetries.reach import freeze_what_they_may_read, unreached
 from coset.symmetries.shared_memory import tie
@@ -81,6 +81,7 @@ def symmetry(
         raise SymmetryError(f"unreached={unreached!r} is none of {', '.join(map(repr, get_args(Unreached)))}")
     first, *more = (as_example(call) for call in [Example(args, kwargs or {}), *examples])
     model = single(model, first)
+    first, *more = (spelled_out(example, model.forward) for example in (first, *more))
     search = _Inference(model, first, more, unreached, strict)
     real = verify and not any(tensor.is_meta for tensor in model.state_dict().values())
     return search.verified() if real else search.at_two_sizes()

@@ -14,7 +14,7 @@ from coset.core.errors import SymmetryError
 from coset.core.names import plural
 from coset.core.show import Shown, Table
 from coset.core.state import State, as_state
-from coset.symmetries.examples import Args, Example
+from coset.symmetries.examples import Args, Example, spelled_out
 from coset.symmetries.group import (
     Axis,
     Element,
@@ -429,7 +429,8 @@ class Symmetry(Shown):
         from coset.symmetries.verify import check
 
         example = Example(args, kwargs or {})
-        return check(self, single(model, example), example, trials=trials)
+        model = single(model, example)
+        return check(self, model, spelled_out(example, model.forward), trials=trials)
 
     def _shown(self) -> Table:
         return self._table(GROUP_ROWS, OTHER_ROWS)

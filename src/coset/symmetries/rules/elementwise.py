@@ -166,7 +166,7 @@ def clamp(call: Call) -> Result:
     if content is not None and (low or 0) <= 0 and (high is None or high >= find(content).size - 1):
         return x
     tiny = high is None and low is not None and 0 < low <= SMALLEST_CLAMP
-    if low is not None and high is not None and low == -high:
+    if low is not None and high is not None and low == -high <= 0:
         law = ODD
     else:
         law = HOMOGENEOUS if {low, high} <= {None, 0} or tiny else NONLINEAR
@@ -211,6 +211,9 @@ def add(call: Call) -> Result:
             return values[0]
         tiny = abs(float(other)) <= LARGEST_EPSILON
         return spread(call, values, lambda row: _shifted(call, row[0], tiny))
+    if call.get("alpha", 1) != 1:
+        multiple = 0 if call.op == "rsub" else 1
+        values[multiple] = spread(call, [values[multiple]], lambda row: call.tape.map(row[0], LINEAR))
     return spread(call, values, lambda row: call.tape.broadcast("add", row))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coset.symmetries.symmetric import is_symmetric
 from coset.symmetries.tape import (
     HOMOGENEOUS,
     LINEAR,
@@ -49,10 +50,14 @@ def inverse(call: Call) -> Result:
 def pseudo_inverse(call: Call) -> Result:
     """As P and Q are orthogonal, (P A Q)^+ = Q^T A^+ P^T; of factors only one for the whole matrix passes."""
     value = _matrices(call, "self")
+    if call.get("hermitian", False):
+        _refuse_asymmetric(call, value)
     batch = _batch(value)
     over = [len(batch), len(batch) + 1]
     letters = [*batch, "i", "j"]
-    return call.tape.map(value, LINEAR, letters=letters, out=[*batch, "j", "i"], over=over, power=-1.0)
+    # Singular values below a bound that is a number of its own count as zero.
+    law = NONLINEAR if call.has("atol") else LINEAR
+    return call.tape.map(value, law, letters=letters, out=[*batch, "j", "i"], over=over, power=-1.0)
 
 
 @rule(["linalg_solve", "_linalg_solve_ex", "linalg_solve_ex"])
@@ -113,6 +118,8 @@ def condition(call: Call) -> Result:
     value = call.number(call.values()[0])
     if len(value.axes) < 2 or len(call.values()) > 1:
         raise NoRuleError("no matrix")
+    if call.get("hermitian", False):
+        _refuse_asymmetric(call, value)
     return _reduced(call, value, NONLINEAR, [])
 
 
@@ -127,8 +134,17 @@ def singular_values(call: Call) -> Result:
 @rule(["linalg_eigvalsh", "linalg_eigh", "_linalg_eigh"])
 def eigenvalues(call: Call) -> Result:
     """Those of P A P^T are those of A."""
-    values = _reduced(call, _conjugated(call, "self" if "self" in call.arguments else "A"), HOMOGENEOUS, ["rank"])
+    value = _conjugated(call, "self" if "self" in call.arguments else "A")
+    _refuse_asymmetric(call, value)
+    values = _reduced(call, value, HOMOGENEOUS, ["rank"])
     return values if len(call.shapes) == 1 else [values, *[None] * (len(call.shapes) - 1)]
+
+
+def _refuse_asymmetric(call: Call, value: Value) -> None:
+    """What takes a matrix to be symmetric reads one half of it, and an order tells halves apart."""
+    rank = len(value.axes)
+    if not is_symmetric(call.tape, value, rank - 2, rank - 1):
+        raise NoRuleError("half of a matrix that may not be symmetric is read")
 
 
 @rule(["linalg_cholesky", "cholesky", "linalg_cholesky_ex", "linalg_qr", "linalg_lu_factor", "cholesky_inverse"])
