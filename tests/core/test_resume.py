@@ -80,7 +80,7 @@ def test_values_with_what_they_took(tmp_path: Path) -> None:
     assert first.seconds == second.seconds
     assert stage.file is not None
     stage.file.write_text("{}", encoding="utf-8")
-    with pytest.raises(CosetError, match="is no part that was kept"):
+    with pytest.raises(CosetError, match="has no 'value': remove it"):
         stage.value({"n": 3}, dict)
     with pytest.raises(ValueError, match="JSON"):
         Stage(tmp_path, "nan.json").value({}, lambda: float("nan"))
@@ -121,7 +121,7 @@ def test_a_folder_belongs_to_one_run(tmp_path: Path) -> None:
     with pytest.raises(CosetError, match=r"another shape \(\[2, 3\], not null\)"):
         opens(run, {"rate": 0.1})
     (run / SETTINGS).write_text("[]", encoding="utf-8")
-    with pytest.raises(CosetError, match="does not hold the settings of a run"):
+    with pytest.raises(CosetError, match=r"is \[\] and no JSON object: choose another folder"):
         opens(run, {})
 
 

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 # Without a terminal rich assumes 80 columns; in fewer, tables are better broken by the terminal than by rich.
 PLAIN_WIDTH, NARROWEST = 120, 80
 NAME = 12  # columns that names are not folded below
+LONGEST = 1000  # characters of a complaint
 NAMES = 4  # that a warning lists
 PAUSE = 5.0  # seconds between lines about small steps
 MOMENT = 0.1  # seconds between steps of training that are shown
@@ -96,7 +97,10 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], num
 
 def complain(kind: str, message: str) -> None:
     """`error: ...` or `warning: ...` on stderr, on one line."""
-    typer.secho(f"{kind}: {printable(' '.join(message.split()))}", err=True, fg="red" if kind == "error" else "yellow")
+    line = printable(" ".join(message.split()))
+    if len(line) > LONGEST:  # a name in a file may be of any length
+        line = f"{line[: LONGEST - 200]} ... {line[-200:]}"
+    typer.secho(f"{kind}: {line}", err=True, fg="red" if kind == "error" else "yellow")
 
 
 def warn_unknown(path: Path, names: Sequence[str], fate: str) -> None:

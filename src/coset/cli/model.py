@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,15 +18,18 @@ from torch.utils import _pytree as pytree
 from coset import zoo
 from coset.cli import console, files
 from coset.cli.console import Display
-from coset.core import state as states
+from coset.core import json_reader, state as states
 from coset.core.errors import CosetError, ModelError
+from coset.core.json_reader import shown
 from coset.symmetries.comparison import TOLERANCE, difference, numbers
 from coset.symmetries.group import Element
 from coset.symmetries.infer import symmetry
 from coset.symmetries.serialization import symmetry_of_file
 from coset.symmetries.symmetry import Symmetry
 
-_SHAPE = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>\d+(?:x\d+)*)(?::(?:float|int<(?P<below>\d+)))?")
+_SIZE = r"[0-9]{1,18}"
+_LAYOUT = rf"(?P<shape>{_SIZE}(?:x{_SIZE})*)(?::(?:float|int<(?P<below>{_SIZE})))?"
+_SHAPE = re.compile(rf"(?:(?P<name>[A-Za-z_]\w*)=)?{_LAYOUT}")
 
 
 @dataclass(frozen=True)
@@ -99,26 +101,32 @@ def _reproducible(meta: bool) -> Iterator[None]:
 def _arguments(text: str | None) -> dict[str, object]:
     if text is None:
         return {}
-    try:
-        arguments = json.loads(text)
-    except ValueError as error:
-        raise ModelError(f"--args {text!r} is not JSON ({error}).") from error
+    arguments = json_reader.parse(text, f"--args {shown(text)}", ModelError)
     if not isinstance(arguments, dict):
-        raise ModelError(f"--args {text!r} must be a JSON object, such as '{{\"depth\": 3}}'.")
+        raise ModelError(f"--args {shown(text)} must be a JSON object, such as '{{\"depth\": 3}}'.")
     return arguments
+
+
+def input_shape(text: str) -> list[int]:
+    """The shape of an example input that a text describes."""
+    return [int(size) for size in _parse_input(text)["shape"].split("x")]
+
+
+def _parse_input(text: str) -> re.Match[str]:
+    match = _SHAPE.fullmatch(text)
+    if match is None or (match["below"] is not None and int(match["below"]) < 1):
+        raise ModelError(
+            f"--input {shown(text)} cannot be read: write 2x3x32x32 for floats, 2x16:int<100 for integers below 100, "
+            "or name=2x16 for a keyword."
+        )
+    return match
 
 
 def _example_inputs(texts: Sequence[str]) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
     args: list[Tensor] = []
     kwargs: dict[str, Tensor] = {}
     for text in texts:
-        match = _SHAPE.fullmatch(text)
-        if match is None or (match["below"] is not None and int(match["below"]) < 1):
-            raise ModelError(
-                f"--input {text!r} cannot be read: write 2x3x32x32 for floats, 2x16:int<100 for integers below 100, "
-                "or name=2x16 for a keyword."
-            )
-        shape = [int(size) for size in match["shape"].split("x")]
+        match, shape = _parse_input(text), input_shape(text)
         try:
             tensor = torch.randn(shape) if match["below"] is None else torch.randint(int(match["below"]), shape)
         except RuntimeError as error:  # no memory, or a number that fits no integer
@@ -143,7 +151,7 @@ class SymmetricModel:
 
 def symmetric_model(spec: ModelSpec, weights: Path, display: Display) -> SymmetricModel:
     """The symmetry is read from a file or inferred, and verified on the weights if there is a model with some."""
-    sym = symmetry_of_file(_text(spec.symmetry)) if spec.symmetry is not None else None
+    sym = symmetry_of_file(json_reader.read_text(spec.symmetry, CosetError)) if spec.symmetry is not None else None
     if sym is not None and not spec.name:
         return SymmetricModel(sym)
     display.stage(f"building {spec.name}")
@@ -164,13 +172,6 @@ def check_named(spec: ModelSpec) -> None:
     """Refuse options that say neither a model nor a symmetry."""
     if not spec.name and spec.symmetry is None:
         raise CosetError("Name the model with --model, or give its symmetry with --symmetry.")
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise CosetError(f"--symmetry {path} cannot be read: {error}.") from error
 
 
 def function_change(net: SymmetricModel, state: Mapping[str, Tensor], element: Element) -> tuple[float, str] | None:

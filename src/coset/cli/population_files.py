@@ -1,16 +1,14 @@
-"""Populations and flows as files of the commands, and the model that a population says it is of."""
+"""Populations and flows as files of the commands, and what they say of how their networks were trained."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from coset import zoo
 from coset.cli.model import ModelSpec
 from coset.core import state as states
 from coset.core.checkpoint import FLOW, POPULATION, open_state
@@ -47,24 +45,8 @@ def optional_spec(name: str, arguments: str | None, inputs: list[str] | None, de
 
 
 def record_of(spec: ModelSpec) -> dict[str, Any]:
-    """What the `about` of a population keeps of its model, for `spec_of`."""
+    """What the `about` of a population keeps of its model, for `model_of_file.spec_of`."""
     return {"model": spec.name, "arguments": spec.arguments, "inputs": list(spec.inputs)}
-
-
-def spec_of(spec: ModelSpec, abouts: Mapping[Path, Mapping[str, Any]]) -> ModelSpec:
-    """The model that the options name, or the first that a file says it is of.
-
-    A file may come from anybody, and `module:factory` runs code: files name models of the zoo, and nothing else.
-    """
-    if spec.name:
-        return spec
-    for path, about in abouts.items():
-        # Without "inputs" the name is that of a class, as of populations that were made in Python.
-        match about:
-            case {"model": str(name), "arguments": str() | None as arguments, "inputs": [*inputs]}:
-                _require_zoo(path, name)
-                return replace(spec, name=name, arguments=arguments, inputs=tuple(map(str, inputs)))
-    raise CosetError("The model is not known here, since no file says which one it is: name it with --model.")
 
 
 def split_of(split: int | None, data: str | None, *abouts: Mapping[str, Any]) -> int | None:
@@ -114,15 +96,6 @@ def check_members(population: Population, module: nn.Module, path: Path) -> None
 def infer_symmetry(module: nn.Module, spec: ModelSpec) -> Symmetry:
     """Inferred, and verified on the weights that the module has."""
     return symmetry(module, *spec.example_inputs(module))
-
-
-def _require_zoo(path: Path, name: str) -> None:
-    """Refuse a model that only the command line may name, whose user knows whose code it is."""
-    if not zoo.is_builtin(name):
-        raise CosetError(
-            f"{path} says that it is of the model {name!r}, which is not of the zoo, and a file alone never runs code: "
-            "if you trust that model, name it with --model, with --args and --input where it needs them."
-        )
 
 
 def _require(path: Path, key: str, source: str) -> None:

@@ -6,13 +6,15 @@ import os
 import secrets
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from coset.core.errors import CosetError
 
+Fault = Callable[[str], CosetError]
+"""What makes the error of a sentence: a class, or a function that adds to the sentence."""
 ABANDONED = 3600.0  # seconds after which nobody writes a temporary file any more
 
 
@@ -66,7 +68,7 @@ def is_folder(path: Path) -> bool:
 SPECIAL = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
 
 
-def require_file(path: Path, error: type[CosetError] = CosetError) -> None:
+def require_file(path: Path, error: Fault = CosetError) -> None:
     """Refuse what is no regular file before it is opened: whoever reads a pipe that nobody writes waits for ever."""
     try:
         mode = path.stat().st_mode

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coset.core.errors import CosetError, StateError
-from coset.core.files import require_file
+from coset.core.files import Fault, require_file
 
 DEPTH = 64  # of lists and objects in one another
 DIGITS = 20  # of a whole number: those of 64 bits, the largest seed
@@ -26,7 +26,7 @@ class _FaultError(ValueError):
     """What is wrong with a text that `json` takes."""
 
 
-def parse(text: str, where: str, error: type[CosetError] = StateError) -> Any:
+def parse(text: str, where: str, error: Fault = StateError) -> Any:
     """The value of a JSON text that may come from anybody.
 
     where: what the text is, at the beginning of the sentence that says what is wrong with it. error: of that sentence.
@@ -49,12 +49,12 @@ def parse(text: str, where: str, error: type[CosetError] = StateError) -> Any:
     return value
 
 
-def read(path: Path, where: str | None = None, error: type[CosetError] = StateError) -> Any:
+def read(path: Path, where: str | None = None, error: Fault = StateError) -> Any:
     """The value of a file of JSON; `where` is for messages, the path if None."""
     return parse(read_text(path, error), where or str(path), error)
 
 
-def read_text(path: Path, error: type[CosetError] = StateError) -> str:
+def read_text(path: Path, error: Fault = StateError) -> str:
     """The text of a file, refused if it is none or larger than any that is read for its JSON."""
     try:
         require_file(path, error)
@@ -79,7 +79,7 @@ class JsonObject(Mapping[str, Any]):
     where: what the object is, at the beginning of the sentences. error: of those.
     """
 
-    def __init__(self, value: object, where: str, error: type[CosetError] = StateError) -> None:
+    def __init__(self, value: object, where: str, error: Fault = StateError) -> None:
         self.where, self.error = where, error
         if not isinstance(value, dict):
             raise error(f"{where} is {shown(value)} and no JSON object.")

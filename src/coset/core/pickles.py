@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.core.errors import CosetError, StateError
-from coset.core.files import require_file
+from coset.core.errors import StateError
+from coset.core.files import Fault, require_file
 from coset.core.json_reader import shown
 
 WRAPPERS = ("state_dict", "model_state_dict", "model")  # the entry of a training checkpoint that holds the state
@@ -19,8 +19,11 @@ WRAPPERS = ("state_dict", "model_state_dict", "model")  # the entry of a trainin
 
 def load_pickle(path: Path) -> dict[str, Tensor]:
     """The state of a `.pt`, `.pth` or `.bin` file, unwrapped; see `coset.load_state`."""
-    advice = "holds more than plain tensors, so it is not loaded: save the state_dict() alone, or as safetensors"
-    content = read_pickle(path, torch.device("cpu"), advice, StateError)
+    what = (
+        "is damaged or holds more than plain tensors, so it is not loaded: save the state_dict() alone, or as "
+        "safetensors"
+    )
+    content = read_pickle(path, torch.device("cpu"), what, StateError)
     for wrapper in WRAPPERS:
         if isinstance(content, Mapping) and isinstance(content.get(wrapper), Mapping):
             content = content[wrapper]
@@ -36,17 +39,17 @@ def load_pickle(path: Path) -> dict[str, Tensor]:
     return {name: x.detach().resolve_conj().resolve_neg() for name, x in content.items()}
 
 
-def read_pickle(path: Path, device: torch.device, advice: str, error: type[CosetError]) -> Any:
+def read_pickle(path: Path, device: torch.device, what: str, error: Fault) -> Any:
     """What torch finds in a file by rebuilding tensors and plain containers alone.
 
-    advice: what a file may be besides damaged, or what to do.
+    what: is said of a file that torch cannot read so, after its path.
     """
     require_file(path, error)
     try:
         _refuse_packed(path)
         return torch.load(path, map_location=device, weights_only=True)
     except Exception as fault:  # a damaged pickle can raise anything; torch's text advises to run its code
-        raise error(f"{path} is damaged or {advice}.") from fault
+        raise error(f"{path} {what}.") from fault
 
 
 def _refuse_packed(path: Path) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import math
+import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,10 +22,14 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from coset.core import json_reader
 from coset.core.errors import CosetError
-from coset.core.files import atomic_write, write_json
+from coset.core.files import Fault, atomic_write, write_json
+from coset.core.json_reader import JsonObject
 from coset.core.lock import NAME as LOCK, locked
+from coset.core.pickles import read_pickle
 
+DIGEST = "digest"  # of a checkpoint's content, which has it as one more entry
 SETTINGS, METRICS, CHECKPOINT = "settings.json", "metrics.jsonl", "checkpoint.pt"
 
 T = TypeVar("T")
@@ -99,20 +105,20 @@ class Stage:
             return
         # Through a file of Python's, since torch alone says of a full disk that a position is unexpected.
         with atomic_write(self.folder / CHECKPOINT) as temporary, temporary.open("wb") as file:
-            torch.save(dict(content), file)
+            torch.save({**content, DIGEST: content_digest(content)}, file)
 
     def load_checkpoint(self, device: torch.device, keys: Sequence[str]) -> dict[str, Any] | None:
         """The last checkpoint, in which all `keys` must be; None if there is none."""
         if self.folder is None or not (self.folder / CHECKPOINT).exists():
             return None
         file = self.folder / CHECKPOINT
-        try:
-            content: dict[str, Any] = torch.load(file, map_location=device, weights_only=True)
-            if not set(keys) <= content.keys():
-                raise ValueError("parts are missing")
-        except Exception as error:  # a damaged pickle can raise anything
-            raise CosetError(f"{file} is damaged: remove it to start again.") from error
-        return content
+        damaged = "is damaged: remove it to start again"
+        content = read_pickle(file, device, damaged, CosetError)
+        # torch does not look whether the numbers are those that were written.
+        is_whole = isinstance(content, dict) and content.pop(DIGEST, None) == content_digest(content)
+        if not (is_whole and set(keys) <= content.keys()):
+            raise CosetError(f"{file} {damaged}.")
+        return dict(content)
 
     def drop_checkpoint(self) -> None:
         """Remove the checkpoint, if there is one."""
@@ -124,7 +130,9 @@ class Stage:
         if self.folder is None or not self.metrics:
             return
         with (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+            # JSON has no NaN.
+            finite = {name: x if x is None or math.isfinite(x) else None for name, x in line.items()}
+            file.write(json.dumps(finite, allow_nan=False) + "\n")
 
     def begin(self, epochs: int) -> None:
         """Make the folder, and drop the metrics of all but the first `epochs`, since the others come again."""
@@ -134,9 +142,9 @@ class Stage:
         if not self.metrics:
             return
         file = self.folder / METRICS
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True)[:epochs] if file.exists() else []
+        lines = [line for line in read_metrics(file) if line["epoch"] <= epochs] if epochs else []
         with atomic_write(file) as temporary:
-            temporary.write_text("".join(lines), encoding="utf-8")
+            temporary.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
 
 
 @dataclass(frozen=True)
@@ -190,13 +198,7 @@ class RunFolder:
             for name in sorted(str(x.relative_to(self.path)) for one in strangers for x in self.path.glob(one)):
                 raise CosetError(f"{self.path} holds a file {name} that is of no run: choose another folder.")
             return
-        try:
-            other = json.loads(claim.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError) as error:
-            raise CosetError(f"{claim} is not JSON: choose another folder.") from error
-        if not isinstance(other, dict):
-            raise CosetError(f"{claim} does not hold the settings of a run: choose another folder.")
-        _refuse_others(self.path, other, self.settings, what)
+        _refuse_others(self.path, dict(_read(claim, "choose another folder")), self.settings, what)
 
     def claim(self) -> None:
         """Write down whose folder this is, once the run can start."""
@@ -234,11 +236,8 @@ class WorkCost:
         file = _cost_file(folder)
         if not file.exists():
             return None
-        try:
-            content = json.loads(file.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise CosetError(f"{file} is not JSON: remove it, and the cost of that work is not known.") from error
-        return cls(content["seconds"], content["GiB"])
+        content = _read(file, "remove it, and the cost of that work is not known")
+        return cls(content.number("seconds"), content.number("GiB"))
 
     def write(self, folder: Path) -> WorkCost:
         """Put down, where it is more than what stood there; what stands there now."""
@@ -278,6 +277,23 @@ def _remove_empty(folders: Iterable[Path]) -> None:
             folder.rmdir()
 
 
+def read_metrics(file: Path) -> list[dict[str, Any]]:
+    """The lines of a run's metrics, one for each epoch; none if there are none yet.
+
+    A line that was being written when the run was killed is left out. It is the last one, and has no end.
+    """
+    if not os.path.lexists(file):
+        return []
+    error, rows = _advising("remove that file, and go on without it"), []
+    *lines, _ = json_reader.read_text(file, error).split("\n")
+    for k, line in enumerate(lines, 1):
+        where = f"line {k} of {file}"
+        row = JsonObject(json_reader.parse(line, where, error), where, error)
+        row.whole("epoch")
+        rows.append(dict(row))
+    return rows
+
+
 def digest(key: Mapping[str, Any]) -> str:
     """Eight characters that differ where keys do."""
     return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:8]
@@ -302,13 +318,41 @@ def _cost_file(folder: Path) -> Path:
 
 
 def _read_value(file: Path) -> StoredValue:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CosetError(f"{file} is not JSON: remove it to compute that part again.") from error
-    if not (isinstance(content, dict) and {"seconds", "value"} <= content.keys()):
-        raise CosetError(f"{file} is no part that was kept: remove it to compute that part again.")
-    return StoredValue(content["value"], content["seconds"], True)
+    content = _read(file, "remove it to compute that part again")
+    return StoredValue(content["value"], content.number("seconds"), True)
+
+
+def _read(file: Path, advice: str) -> JsonObject:
+    """The object of a file; faults of it, and of its fields, come with advice."""
+    error = _advising(advice)
+    return JsonObject(json_reader.read(file, error=error), str(file), error)
+
+
+def _advising(advice: str) -> Fault:
+    return lambda text: CosetError(f"{text.rstrip('.')}: {advice}.")
+
+
+def content_digest(content: object) -> str:
+    """Sixteen characters that differ where tensors and numbers in containers of any depth do."""
+    digest = hashlib.sha256()
+    _add(digest, content)
+    return digest.hexdigest()[:16]
+
+
+def _add(digest: hashlib._Hash, content: object) -> None:
+    if isinstance(content, Tensor):
+        digest.update(tensor_digest([content]).encode())
+    elif isinstance(content, dict):
+        digest.update(f"dict of {len(content)}".encode())
+        for name, value in content.items():
+            digest.update(repr(name).encode())
+            _add(digest, value)
+    elif isinstance(content, list | tuple):
+        digest.update(f"{type(content).__name__} of {len(content)}".encode())
+        for value in content:
+            _add(digest, value)
+    else:
+        digest.update(repr(content).encode())
 
 
 def _refuse_others(path: Path, other: Mapping[str, Any], own: Mapping[str, Any], what: str) -> None:

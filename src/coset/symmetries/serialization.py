@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import torch
 from torch import Tensor
 
 from coset.core import json_reader
@@ -48,6 +49,7 @@ from coset.symmetries.symmetry import Symmetry
 LARGEST = 2**63  # positions of an axis
 FACTORS = 64  # of a product: more than that are no tensor's
 METADATA = "coset.symmetry"  # under this name the file of an element says to which symmetry it belongs
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 PERMUTATION, SCALE = "permutation/", "scale/"
 
 
@@ -352,7 +354,8 @@ def load_element(path: str | Path) -> tuple[Symmetry, Element]:
         if kind == "permutation" and name in sym.sets:
             size = sym.sets[name].size
             shape = (sym.copies(name), size) if sym.sets[name].over else (size,)
-            if x.shape != shape or not bool((x.sort(-1).values == x.new_tensor(range(size))).all()):
+            is_row = x.dtype in INTEGERS and x.shape == shape
+            if not is_row or not bool((x.long().sort(-1).values == torch.arange(size)).all()):
                 raise StateError(f"'{key}' in {path} is not a permutation of {size} units.")
             permutations[name] = x.long()
         elif kind == "scale" and name in factors:
@@ -366,6 +369,8 @@ def _factors(key: str, x: Tensor, scaling: Scaling, path: str | Path) -> Tensor:
     shape = (scaling.copies, scaling.size) if scaling.over else (scaling.size,)
     if x.shape != shape:
         raise StateError(f"'{key}' in {path} has shape {tuple(x.shape)} where {shape} is expected.")
+    if not x.is_floating_point() or x.element_size() < 2:
+        raise StateError(f"'{key}' in {path} is {x.dtype}, and factors are real numbers.")
     good = x.abs() == 1 if scaling.kind == "sign" else x.isfinite() & (x > 0)
     if not bool(good.all()):
         rule = "1 or -1" if scaling.kind == "sign" else "positive and finite"

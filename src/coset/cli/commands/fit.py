@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_file
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -126,15 +125,14 @@ def _epochs_before(method: Method, folders: list[Path]) -> int:
     return method.epochs * sum(len(list(folder.glob(pattern))) for folder in folders)
 
 
-def _training_loss(folder: Path) -> float:
-    """Of the last epoch; the mean over the networks of a replica."""
-    from coset.core.resume import METRICS
+def _training_loss(folder: Path) -> float | None:
+    """Of the last epoch; the mean over the networks of a replica, None where one of them has lost its metrics."""
+    from coset.core.resume import METRICS, read_metrics
 
-    losses = []
-    for file in folder.rglob(METRICS):
-        last = file.read_text(encoding="utf-8").splitlines()[-1]
-        losses.append(float(json_file.loads(last)["loss"]))
-    return sum(losses) / len(losses)
+    lines = [read_metrics(file)[-1:] for file in folder.rglob(METRICS)]
+    losses = [row.get("loss") for last in lines for row in last]
+    numbers = [loss for loss in losses if isinstance(loss, int | float)]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(lines) else None
 
 
 def _show(experiment: Experiment, report: dict[str, Any]) -> None:
@@ -146,7 +144,7 @@ def _show(experiment: Experiment, report: dict[str, Any]) -> None:
     rows = [
         (
             str(row["replica"]),
-            f"{row['training_loss']:.4f}",
+            "-" if row["training_loss"] is None else f"{row['training_loss']:.4f}",
             *(format(row[name], spec) for name, spec in formats.items()),
             row["solution"],
         )

@@ -67,6 +67,7 @@ def evaluate(
     from coset.cli import files
     from coset.cli.console import open_display
     from coset.cli.experiment import Experiment
+    from coset.cli.model_of_file import spec_of
     from coset.cli.population_evaluator import PopulationEvaluator
     from coset.cli.population_figure import spreads
     from coset.cli.population_files import (
@@ -75,7 +76,6 @@ def evaluate(
         noise_of,
         open_population,
         optional_spec,
-        spec_of,
         split_of,
     )
     from coset.cli.run_folder import resumable
@@ -92,7 +92,7 @@ def evaluate(
         raise CosetError(f"--noise must be positive and finite, not {noise}.")
     populations = {name: open_population(path, device) for name, path in sources.items()}
     abouts = {sources[name]: population.about for name, population in populations.items()}
-    spec = spec_of(spec, abouts)
+    spec = spec_of(spec, {sources[name]: (one.about, one.states) for name, one in populations.items()})
     split = split_of(split, data, *abouts.values())
     _warn_of_another_split(split, data, abouts)
     with open_display(quiet=json) as display:

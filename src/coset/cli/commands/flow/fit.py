@@ -73,12 +73,12 @@ def fit(
     from coset.cli import files
     from coset.cli.console import PartsListener, open_display
     from coset.cli.experiment import Experiment
+    from coset.cli.model_of_file import spec_of
     from coset.cli.population_files import (
         check_members,
         infer_symmetry,
         open_population,
         optional_spec,
-        spec_of,
         split_of,
     )
     from coset.cli.run_folder import resumable
@@ -110,7 +110,7 @@ def fit(
     }
     method = Matching(**read(Matching, "fit", settings or (), options))
     networks = open_population(population, device)
-    spec = spec_of(spec, {population: networks.about})
+    spec = spec_of(spec, {population: (networks.about, networks.states)})
     split = split_of(split, data, networks.about)
     with open_display(quiet=json) as display:
         display.stage(f"building {spec.name}{'' if data is None else f' and reading {data}'}")

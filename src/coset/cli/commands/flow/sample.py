@@ -78,7 +78,8 @@ def sample(
 
     from coset.cli import files, network_sampler
     from coset.cli.console import BatchesListener, open_display
-    from coset.cli.population_files import TRAINED, open_flow, optional_spec, record_of, spec_of, split_of, trained_on
+    from coset.cli.model_of_file import spec_of
+    from coset.cli.population_files import TRAINED, open_flow, optional_spec, record_of, split_of, trained_on
     from coset.cli.run_folder import resumable
     from coset.cli.sample_batches import batches, sample_folder
     from coset.flow.likelihood import DivergenceName
@@ -102,7 +103,7 @@ def sample(
         about = flow.sampler.about
         split = split_of(split, guide, about)
         if guide is not None or "inputs" in about:
-            spec = spec_of(spec, {path: about})
+            spec = spec_of(spec, {path: (about, flow.sampler.space.template)})
         if width_of:
             flow = network_sampler.widen(flow, spec, display)
         elif spec.name:
