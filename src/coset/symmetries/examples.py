@@ -117,14 +117,14 @@ def spelled_out(example: Example, forward: Callable[..., Any]) -> Example:
     """
     try:
         signature = inspect.signature(forward)
-        told = signature.bind_partial(*positional(example.args), **example.kwargs).arguments
+        arguments = signature.bind_partial(*positional(example.args), **example.kwargs).arguments
     except (TypeError, ValueError):  # no signature, or not one for this call
         return example
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     numbers = {
         name: parameter.default
         for name, parameter in signature.parameters.items()
-        if name not in told and parameter.kind in by_name and isinstance(parameter.default, int | float)
+        if name not in arguments and parameter.kind in by_name and isinstance(parameter.default, int | float)
     }
     return Example(example.args, {**example.kwargs, **numbers}, example.training)
 
