@@ -113,12 +113,12 @@ class Space(Shown):
 
     def decode(self, x: Tensor) -> dict[str, Tensor]:
         """The population at [n, D], brought back to the networks that are possible."""
-        population = self.ends.state(self.ends.project(x), self.template)
+        population = self.ends.chart.state(self.ends.project(x), self.template)
         return population | {name: population[name].clamp(min=floor) for name, floor in self.floors.items()}
 
     def outside(self, x: Tensor) -> Tensor:
         """[n] which of the networks at [n, D] `decode` brings back, since a tensor is below its floor."""
-        population = self.ends.state(self.ends.project(x), self.template)
+        population = self.ends.chart.state(self.ends.project(x), self.template)
         below = [(population[name] < floor).flatten(1).any(1) for name, floor in self.floors.items()]
         return torch.stack(below).any(0) if below else torch.zeros(len(x), dtype=torch.bool, device=x.device)
 

@@ -86,14 +86,14 @@ def canonicalize(
     as_method(method)
     tensors = check(state)
     many = _population(tensors, sym)
-    scaled = _scaled(tensors, sym)
+    scaled = canonical_units(tensors, sym)
     if reference is None:
         order = sort_units(scaled.state, sym)
     else:
         like = check(reference, where="the reference")
         if _population(like, sym):
             raise StateError("The reference of a canonical form is one state and not a population.")
-        target = _scaled(like, sym).state
+        target = canonical_units(like, sym).state
         if many:
             order = align_many(scaled.state, sym, target, method).element
         else:
@@ -102,8 +102,8 @@ def canonicalize(
     return Canonical(sym.act(order, scaled.state), order @ scaled.element)
 
 
-def _scaled(state: State, sym: Symmetry) -> Canonical:
-    """Canonical factors and signs, with units as they are."""
+def canonical_units(state: State, sym: Symmetry) -> Canonical:
+    """Canonical factors and signs, with units in the order that they have."""
     factors = unit_norms(state, sym)
     positive = sym.act(factors, state)
     flips = signs(positive, sym)

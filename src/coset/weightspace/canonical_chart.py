@@ -14,7 +14,7 @@ from torch import Tensor
 from coset.core.errors import StateError
 from coset.core.show import Shown, Table
 from coset.core.state import State, leading_shape, refuse_unequal_ties
-from coset.symmetries.group import blocks
+from coset.symmetries.group import blocks, names as sets_on
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace.canonical_scales import ScaledWeights, own_tensors, scale_conditions
 
@@ -92,8 +92,8 @@ class Chart(Shown):
     def state(self, x: Tensor, like: State) -> dict[str, Tensor]:
         """The state or population with coordinates x: the inverse of `coordinates`.
 
-        Dtypes, signs of single weights, and tensors that the symmetry does not know are those of `like`, which need not
-        be canonical.
+        Dtypes, signs of single weights, and tensors that are no coordinates are those of `like`, whose units are in the
+        order of x.
         """
         lead = leading_shape(like, self.shapes, "the manifold")
         if lead and lead != x.shape[:-1]:
@@ -112,6 +112,16 @@ class Chart(Shown):
         pins, offset = self.pins(like).to(x), self.pinned_offset.to(x)
         tensors = self._tensors(x - self.offset.to(x), (pins + offset).sign() - offset, like)
         return {name: tensors[name] if name in tensors else _carried(x, y, not lead) for name, y in like.items()}
+
+    def units_have_more(self, state: State, sym: Symmetry) -> bool:
+        """Whether units that can move have something in the state that is no coordinate: a sign, or whole numbers."""
+
+        def movable(name: str) -> bool:
+            return any(sym.sets[units].movable for axis in sym.axes.get(name, ()) for units in sets_on(axis))
+
+        return any(movable(name) for name in state if name not in self.shapes and name not in self.tied) or (
+            len(self.pinned) > 0 and any(map(movable, self.shapes))
+        )
 
     def pins(self, state: State) -> Tensor:
         """[..., k] the values that are no coordinates: single weights that fix a factor, in canonical states 1 or -1.

@@ -15,6 +15,7 @@ from coset.core.state import StateLike, as_state, refuse_names
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace import sphere
 from coset.weightspace.canonical_chart import Chart, Directions, canonical_chart
+from coset.weightspace.canonical_order import in_the_order_of
 from coset.weightspace.canonical_scales import refuse_unreal, scale_conditions, scaled_weights
 
 
@@ -31,6 +32,7 @@ class Manifold(Shown):
             scaling.
         log_powers: for `coset.log_volume`, the sum over all conditions of log |power|.
         factors: for `coset.log_volume`, how many factors each scaling has.
+        sym: what `state` finds the order of the units by, if they have signs or whole numbers of their own.
 
     Example:
         >>> M = coset.manifold(sym)
@@ -43,6 +45,7 @@ class Manifold(Shown):
     exponents: Mapping[str, float]
     log_powers: float
     factors: Mapping[str, int] = field(default_factory=dict)
+    sym: Symmetry | None = None
 
     def _shown(self) -> Table:
         title = f"Manifold of dimension {self.dimension:,}, in {self.size:,} coordinates"
@@ -87,15 +90,22 @@ class Manifold(Shown):
     def state(self, x: Tensor, like: StateLike) -> dict[str, Tensor]:
         """The network at a point: the inverse of `coordinates`.
 
+        What units have beside coordinates, such as the sign of their only weight or whole numbers in a buffer, is that
+        of the units of `like` that are nearest to them.
+
         Args:
             x: [D], or [n, D] for a population.
-            like: a state, a module or a Dirac, whose dtypes and tensors without coordinates the result has.
+            like: a state, a module or a Dirac, whose dtypes and tensors without coordinates the result has. It need
+                not be canonical; or a population, with one network for each point.
 
         Returns:
             The tensors of a state, or of a population.
         """
         self.check(x)
-        return self.chart.state(x, as_state(like, "the state to be like"))
+        own = as_state(like, "the state to be like")
+        if self.sym is not None and self.chart.units_have_more(own, self.sym):
+            own = in_the_order_of(x, own, self.chart, self.sym)
+        return self.chart.state(x, own)
 
     def project(self, x: Tensor) -> Tensor:
         """The nearest point: directions get norm one.
@@ -338,7 +348,7 @@ def manifold(sym: Symmetry, like: StateLike | None = None, *, polar: bool = Fals
     sizes = {scaling.units: scaling.copies * scaling.size for scaling in sym.scalings}
     log_powers = sum(sizes[c.units] * math.log(abs(c.power)) for c in scale_conditions(sym, "scaling", names))
     factors = {scaling.name: scaling.copies * scaling.size for scaling in sym.scalings if scaling.name in exponents}
-    return Manifold(canonical_chart(sym, names, polar), exponents, log_powers, factors)
+    return Manifold(canonical_chart(sym, names, polar), exponents, log_powers, factors, sym)
 
 
 def _check_deviation(sigma: float) -> None:
