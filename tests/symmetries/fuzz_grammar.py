@@ -17,8 +17,10 @@ from torch import Tensor, nn
 
 MOST_NUMBERS = 600
 WIDTHS = (2, 3, 3, 4, 4, 6)
-COUNT, FLAG = "count", "flag"
-"""Arguments that are a number of rounds and a switch."""
+COUNT, FLAG, LEVEL = "count", "flag", "level"
+"""Arguments that are a number of rounds, a switch, and a real number."""
+DEFAULTS: dict[str, float] = {COUNT: 2, FLAG: False, LEVEL: 1.0}
+OTHERS: dict[str, tuple[float, ...]] = {COUNT: (0, 1, 3, 5), FLAG: (True,), LEVEL: (0.0, 0.7, 3.0)}
 
 Production = Callable[["Builder"], None]
 PRODUCTIONS: dict[str, Production] = {}
@@ -60,7 +62,7 @@ WEIGHTS: list[int] = []
 
 
 class Program(nn.Module):
-    """Steps in order, each a module that reads results of earlier ones."""
+    """Steps in order, each a module that reads results of earlier ones; `told` are numbers that calls do not omit."""
 
     def __init__(self, names: Sequence[str]) -> None:
         super().__init__()
@@ -68,10 +70,12 @@ class Program(nn.Module):
         self.steps = nn.ModuleList()
         self.reads: list[tuple[int | str, ...]] = []
         self.labels: list[str] = []
+        self.numbers: set[str] = set()
+        self.told: dict[str, float] = {}
 
-    def forward(self, *args: Any) -> Any:
-        values: list[Any] = [x for name, x in zip(self.names, args, strict=True) if name not in (COUNT, FLAG)]
-        numbers = {name: x for name, x in zip(self.names, args, strict=True) if name in (COUNT, FLAG)}
+    def forward(self, *args: Tensor, count: int = 2, flag: bool = False, level: float = 1.0) -> Any:
+        values: list[Any] = list(args)
+        numbers = {COUNT: count, FLAG: flag, LEVEL: level}
         result: Any = None
         for step, reads in zip(self.steps, self.reads, strict=True):
             result = step(*[values[k] if isinstance(k, int) else numbers[k] for k in reads])
@@ -79,10 +83,9 @@ class Program(nn.Module):
         return result
 
     def __str__(self) -> str:
-        lines = [f"inputs {', '.join(self.names)}"]
-        inputs = sum(name not in (COUNT, FLAG) for name in self.names)
-        for k, (label, reads) in enumerate(zip(self.labels, self.reads, strict=True)):
-            lines.append(f"{k + inputs} = {label}({', '.join(map(str, reads))})")
+        lines = [f"inputs {', '.join(self.names)}{f', {self.told}' if self.told else ''}"]
+        for k, (label, reads) in enumerate(zip(self.labels, self.reads, strict=True), len(self.names)):
+            lines.append(f"{k} = {label}({', '.join(map(str, reads))})")
         return "\n".join(lines)
 
 
@@ -103,7 +106,6 @@ class Builder:
     """Makes a program; keeps an example of each value, and of what kind its axes are."""
 
     def __init__(self, spec: Spec) -> None:
-        self.names = [name for name, _, _ in INPUTS[spec.inputs]]
         self.kinds = [kinds for _, kinds, _ in INPUTS[spec.inputs]]
         generator = torch.Generator().manual_seed(1)
         self.values: list[Tensor] = []
@@ -115,20 +117,16 @@ class Builder:
             else:
                 self.values.append(torch.randn(shape, generator=generator, dtype=torch.float64))
         self.inputs = list(self.values)
-        self.program = Program(self.names)
+        self.program = Program([name for name, _, _ in INPUTS[spec.inputs]])
         self.rng = random.Random(0)
-        self.numbers: dict[str, Any] = {}
         self.unread: set[int] = set()
         self.label = ""
 
-    def example(self) -> tuple[Any, ...]:
-        return (*self.inputs, *self.numbers.values())
-
     def number(self, name: str) -> str:
-        """An argument of the program that is no tensor."""
-        if name not in self.numbers:
-            self.numbers[name] = 2 if name == COUNT else False
-            self.program.names = (*self.program.names, name)
+        """An argument of the program that is no tensor, left to its default or not."""
+        self.program.numbers.add(name)
+        if self.chance():
+            self.program.told[name] = DEFAULTS[name]
         return name
 
     def pick(self, fits: Callable[[str, Tensor], bool]) -> int:
@@ -177,8 +175,7 @@ class Builder:
     ) -> int:
         """A step, if it works on the examples. Its result has the kinds of its first operand unless told."""
         step = Net(function, **parts).double().eval()
-        numbers = self.numbers
-        xs = [self.values[k] if isinstance(k, int) else numbers[k] for k in reads]
+        xs = [self.values[k] if isinstance(k, int) else DEFAULTS[k] for k in reads]
         with torch.no_grad():
             try:
                 result = step(*[x.clone() if isinstance(x, Tensor) else x for x in xs])
@@ -229,7 +226,7 @@ def build(spec: Spec) -> tuple[Program, tuple[Any, ...]]:
     name, seed = spec.outputs
     builder.rng = random.Random(seed)
     OUTPUTS[name](builder)
-    return builder.program.eval(), builder.example()
+    return builder.program.eval(), tuple(builder.inputs)
 
 
 def draw(seed: int) -> Spec:

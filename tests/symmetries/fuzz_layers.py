@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from fuzz_functions import HOMOGENEOUS, UNARY
-from fuzz_grammar import COUNT, FLAG, Builder, Skip, par, production
+from fuzz_grammar import COUNT, FLAG, LEVEL, Builder, Skip, par, production
 from net_family import Net
 from torch import Tensor, nn
 
@@ -361,11 +361,11 @@ def loop(b: Builder) -> None:
 
 @production(2)
 def rounds(b: Builder) -> None:
-    """A block so many times as an argument says, an early exit by a flag."""
+    """A block as often as an argument says, an early exit by a flag, a branch by a number."""
     k = b.units_last()
     n = b.values[k].shape[-1]
     _, f = activation(b)
-    way = b.rng.choice(["rounds", "exit", "other head", "training only"])
+    way = b.rng.choice(["rounds", "exit", "level", "other head", "training only"])
     a, c = nn.Linear(n, n), nn.Linear(n, n)
     if way == "rounds":
 
@@ -377,6 +377,10 @@ def rounds(b: Builder) -> None:
         b.add("rounds", [k, b.number(COUNT)], repeated, a=a)
     elif way == "exit":
         b.add("early exit", [k, b.number(FLAG)], lambda m, x, flag: m.a(x) if flag else m.c(f(m.a(x))), a=a, c=c)
+    elif way == "level":
+        b.add(
+            "by level", [k, b.number(LEVEL)], lambda m, x, level: f(m.a(x)) * level if level else m.a(x.cumsum(-1)), a=a
+        )
     elif way == "other head":
         b.add("no reader", [k], lambda m, x: m.a(x) + 0 * x.sum(), a=a, c=c)
     else:

@@ -13,12 +13,16 @@ import argparse
 import contextlib
 import itertools
 import json
-import multiprocessing
+import logging
+import subprocess
 import sys
+import tempfile
 import time
 import traceback
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +33,7 @@ import fuzz_layers  # noqa: F401
 import fuzz_ops  # noqa: F401
 import fuzz_weights  # noqa: F401
 import torch
-from fuzz_grammar import COUNT, FLAG, Program, Spec, build, draw
+from fuzz_grammar import OTHERS, Program, Spec, build, draw
 from oracle import floats, permuted, randomise, rank, scaling_directions, scaling_equations
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
@@ -43,6 +47,8 @@ from coset.symmetries.verify import CounterexampleError
 TOLERANCE = 1e-7
 ROUNDING = 1e-13
 ELEMENTS = 3
+CHUNK = 20
+SECONDS = 60
 # Beyond, the condition of what was computed leaves no digits.
 LARGEST = 1e8
 MOST_COMBINATIONS = 600
@@ -82,6 +88,7 @@ class Call:
     special: bool = False
     times: int = 1
     training: bool = False
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 def calls(program: Program, args: tuple[Any, ...]) -> Iterator[Call]:
@@ -155,10 +162,9 @@ def calls(program: Program, args: tuple[Any, ...]) -> Iterator[Call]:
         yield Call(
             f"mask {value}", tuple(torch.full_like(x, value) if k in masks else x for k, x in enumerate(args)), True
         )
-    for k, name in enumerate(program.names):
-        others = {COUNT: (0, 1, 3, 5), FLAG: (True,)}.get(name, ())
-        for other in others:
-            yield Call(f"{name} {other}", (*args[:k], other, *args[k + 1 :]))
+    for name in program.numbers:
+        for other in OTHERS[name]:
+            yield Call(f"{name} {other}", args, numbers={name: other})
     yield Call("second call", args, times=2)
     yield Call("third call", args, times=3)
     yield Call("training", args, training=True)
@@ -171,7 +177,7 @@ def outputs(program: Program, state: Mapping[str, Tensor], call: Call) -> list[T
     try:
         with torch.no_grad():
             for _ in range(call.times):
-                result = program(*[x.clone() if isinstance(x, Tensor) else x for x in call.args])
+                result = program(*[x.clone() for x in call.args], **call.numbers)
     except (RuntimeError, IndexError, ValueError, AssertionError):
         return None
     finally:
@@ -219,21 +225,26 @@ def deviations(program: Program, args: tuple[Any, ...], sym: Symmetry, seed: int
                 base = outputs(program, state, call)
                 if base is None or (k > 0 and call.name not in ("example", "others of this size")):
                     continue
-                noise = {
-                    n: x * (1 + ROUNDING * torch.randn_like(x)) if x.is_floating_point() else x
-                    for n, x in state.items()
-                }
                 for (kind, _), image in zip(elements, (moved_safely if call.special else moved)[k], strict=True):
                     if call.training and kind != "permutations":
                         continue
                     here = change(outputs(program, image, call), base)
-                    if here > TOLERANCE and change(outputs(program, noise, call), base) > TOLERANCE * 1e-2:
+                    if here > TOLERANCE and rounding(program, state, call, base) > TOLERANCE * 1e-2:
                         continue
                     if here > worst:
                         worst, what = here, kind
             yield f"{call.name} ({what})", worst
     finally:
         program.load_state_dict(states[0])
+
+
+def rounding(program: Program, state: State, call: Call, base: list[Tensor]) -> float:
+    """How much rounding alone changes what a call gives."""
+
+    def rounded() -> State:
+        return {n: x * (1 + ROUNDING * torch.randn_like(x)) if x.is_floating_point() else x for n, x in state.items()}
+
+    return max(change(outputs(program, rounded(), call), base) for _ in range(ELEMENTS))
 
 
 def clones(program: nn.Module) -> State:
@@ -272,11 +283,9 @@ def examine(spec: Spec, seed: int = 0, complete: bool = False, verify: bool = Tr
         randomise(program, 0)
     try:
         with spied(result):
-            sym = (
-                coset.symmetry(program.float(), in_single(args), verify=verify)
-                if spec.single
-                else coset.symmetry(program, args, verify=verify)
-            )
+            if spec.single:
+                program.float()
+            sym = coset.symmetry(program, in_single(args) if spec.single else args, program.told, verify=verify)
     except SymmetryError as error:
         result.outcome, result.detail = "refused", str(error)[:400]
     else:
@@ -415,6 +424,37 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
+def chunk(first: int, end: int, options: Sequence[str]) -> list[Result]:
+    """Seeds in a process of their own. One that ends it, or takes too long, is an error, and the rest goes on."""
+    results: list[Result] = []
+    with tempfile.TemporaryDirectory() as folder:
+        while first < end:
+            out = Path(folder) / f"{first}.jsonl"
+            command = [sys.executable, __file__, "--seeds", f"{first}:{end}", "--out", str(out), *options]
+            try:
+                code = subprocess.run(command, capture_output=True, timeout=SECONDS * (end - first)).returncode
+            except subprocess.TimeoutExpired:
+                code = -1
+            done = [Result(**json.loads(line)) for line in out.read_text().splitlines()] if out.exists() else []
+            results += done
+            first += len(done)
+            if first < end:
+                results.append(Result(first, "error", f"the process ended with {code}"))
+                first += 1
+    return results
+
+
+def examined(first: int, end: int, jobs: int, complete: bool, verify: bool) -> Iterator[Result]:
+    if jobs == 1:
+        yield from (run((seed, complete, verify)) for seed in range(first, end))
+        return
+    options = ["--complete"] * complete + ["--raw"] * (not verify)
+    with ThreadPoolExecutor(jobs) as pool:
+        starts = range(first, end, CHUNK)
+        for future in as_completed([pool.submit(chunk, a, min(a + CHUNK, end), options) for a in starts]):
+            yield from future.result()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--seeds", default="0:100", help="first:end, or one seed")
@@ -424,15 +464,12 @@ def main() -> int:
     parser.add_argument("--raw", action="store_true", help="without verification")
     parser.add_argument("--shrink", action="store_true", help="show wrong ones as short programs")
     options = parser.parse_args()
-    first, _, end = options.seeds.partition(":")
-    tasks = [(seed, options.complete, not options.raw) for seed in range(int(first), int(end or int(first) + 1))]
-    start = time.perf_counter()
-    results = []
-    sink = options.out.open("a") if options.out else contextlib.nullcontext()
-    context = multiprocessing.get_context("spawn")
-    pool = context.Pool(options.jobs, maxtasksperchild=200) if options.jobs > 1 else None
-    with sink as file:
-        for result in pool.imap_unordered(run, tasks) if pool else map(run, tasks):
+    warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
+    start, end = (int(part) for part in f"{options.seeds}:{int(options.seeds.split(':')[0]) + 1}".split(":")[:2])
+    begin, results = time.perf_counter(), []
+    with options.out.open("a") if options.out else contextlib.nullcontext() as file:
+        for result in examined(start, end, options.jobs, options.complete, not options.raw):
             results.append(result)
             if file is not None:
                 file.write(json.dumps(asdict(result)) + "\n")
@@ -442,9 +479,7 @@ def main() -> int:
             if result.outcome == "wrong" and options.shrink:
                 spec, smaller = shrink(draw(result.seed), not options.raw)
                 say(f"{spec}\n{build(spec)[0]}\n{smaller.detail}\n{smaller.notes}")
-    if pool:
-        pool.terminate()
-    say(summary(results, time.perf_counter() - start))
+    say(summary(results, time.perf_counter() - begin))
     return int(any(result.outcome in ("wrong", "error") for result in results))
 
 
