@@ -272,7 +272,7 @@ def _pooled(builder: Builder, k: int) -> int:
             return x.flatten()[None].mean(1, keepdim=True) if not x.dim() else x.flatten()[None]
         if rest:
             x = x.mean(rest, keepdim=True) if mean else x.amax(rest, keepdim=True)
-        return x.movedim(batch, 0).flatten(1)
+        return x.movedim(batch, 0).reshape(x.shape[batch], -1)
 
     return builder.add(f"pool {kinds}", [k], pool, "bu")
 

@@ -47,6 +47,7 @@ from coset.symmetries.verify import CounterexampleError
 TOLERANCE = 1e-7
 ROUNDING = 1e-13
 ELEMENTS = 3
+IN_TRAINING = ("permutations", "factors in both modes")
 CHUNK = 20
 SECONDS = 60
 # Beyond, the condition of what was computed leaves no digits.
@@ -210,6 +211,9 @@ def deviations(program: Program, args: tuple[Any, ...], sym: Symmetry, seed: int
         only = sym.random(generator, scalings=True)
         elements.append(("factors", sym.element({}, only.scales)))
         elements.append(("all", sym.random(generator, scalings=True)))
+        lasting = {scaling.name for scaling in sym.scalings if scaling.in_both_modes}
+        scales = {name: factors for name, factors in only.scales.items() if name in lasting}
+        elements.append(("factors in both modes", sym.element({}, scales)))
     moved = [[sym.act(element, state) for _, element in elements] for state in states]
     safe = [
         sym.element(
@@ -226,7 +230,7 @@ def deviations(program: Program, args: tuple[Any, ...], sym: Symmetry, seed: int
                 if base is None or (k > 0 and call.name not in ("example", "others of this size")):
                     continue
                 for (kind, _), image in zip(elements, (moved_safely if call.special else moved)[k], strict=True):
-                    if call.training and kind != "permutations":
+                    if call.training and kind not in IN_TRAINING:
                         continue
                     here = change(outputs(program, image, call), base)
                     if here > TOLERANCE and rounding(program, state, call, base) > TOLERANCE * 1e-2:
