@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from coset.core.errors import CosetError
@@ -26,6 +26,8 @@ Args = Tensor | tuple[Any, ...]
 Leaf = Any
 Rebuild = Callable[[Sequence[Leaf]], Any]
 Kind = Literal["size", "number", "flag", "value", "again"]
+# Whole numbers up to which a call is tried that may choose one of several heads.
+MOST_WAYS = 16
 
 
 @dataclass(frozen=True, repr=False)
@@ -109,24 +111,31 @@ def as_example(call: Example | Args | Mapping[str, Any]) -> Example:
 
 
 def spelled_out(example: Example, forward: Callable[..., Any]) -> Example:
-    """The same call with the numbers and flags that it leaves to their defaults, so that these are varied, too.
+    """The same call with the numbers, flags and names that it leaves to their defaults, so that these are varied, too.
 
     Args:
         example: The call.
         forward: The method of the model that it calls.
     """
+    numbers = {name: x for name, x in _left_out(example, forward).items() if isinstance(x, int | float | str)}
+    return Example(example.args, {**example.kwargs, **numbers}, example.training)
+
+
+def _left_out(example: Example, forward: Callable[..., Any]) -> dict[str, Any]:
+    """The named arguments that a call leaves to their defaults, with these."""
+    arguments, parameters = _arguments(example, forward)
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    optional = {name: x.default for name, x in parameters.items() if x.kind in by_name and x.default is not x.empty}
+    return {name: default for name, default in optional.items() if name not in arguments}
+
+
+def _arguments(example: Example, forward: Callable[..., Any]) -> tuple[dict[str, Any], Mapping[str, inspect.Parameter]]:
+    """The arguments of a call by name, and all that there are; none where it does not say."""
     try:
         signature = inspect.signature(forward)
-        arguments = signature.bind_partial(*positional(example.args), **example.kwargs).arguments
+        return signature.bind_partial(*positional(example.args), **example.kwargs).arguments, signature.parameters
     except (TypeError, ValueError):  # no signature, or not one for this call
-        return example
-    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    numbers = {
-        name: parameter.default
-        for name, parameter in signature.parameters.items()
-        if name not in arguments and parameter.kind in by_name and isinstance(parameter.default, int | float)
-    }
-    return Example(example.args, {**example.kwargs, **numbers}, example.training)
+        return {}, {}
 
 
 def flatten(x: Any) -> tuple[list[Leaf], Rebuild]:
@@ -181,28 +190,32 @@ def _open(leaf: Leaf) -> tuple[list[Leaf], Rebuild]:
     return [leaf], lambda values: values[0]
 
 
-def variants(example: Example, *, thorough: bool = True) -> Iterator[Variant]:
+def variants(model: nn.Module, example: Example, *, thorough: bool = True) -> Iterator[Variant]:
     """Other calls that the model may take, and may not: each kind of size, then numbers, then values.
 
     Args:
+        model: Says which arguments the example leaves out, and what may be said in place of a name.
         example: The call that is varied.
         thorough: Whether to try many sizes; a few otherwise.
     """
     for resizing in resizings(example, thorough):
         what = f"{resizing.other} in place of {resizing.axis}"
         yield Variant(resizing.of(example), "size", what, resizing.axis)
-    yield from _other_numbers(example)
-    yield from _other_values(example)
+    yield from _other_settings(model, example, _numbers_near)
+    yield from other_values(example)
 
 
-def detours(example: Example) -> Iterator[Variant]:
+def detours(model: nn.Module, example: Example) -> Iterator[Variant]:
     """Calls that may go another way through the model: in training, by other sizes, numbers and flags.
 
     Args:
+        model: As for `variants`.
         example: The call that is varied.
     """
     yield Variant(Example(example.args, example.kwargs, training=True), "value", "training mode")
-    yield from (variant for variant in variants(example) if variant.kind != "value")
+    yield from (variant for variant in variants(model, example) if variant.kind != "value")
+    yield from _other_settings(model, example, _ways)
+    yield from _with_more(model, example)
 
 
 def resizings(example: Example, thorough: bool) -> Iterator[Resizing]:
@@ -254,14 +267,50 @@ def _sizes_near(size: int, thorough: bool) -> list[int]:
     return [other for other in dict.fromkeys(close) if other >= 1 and other != size]
 
 
-def _other_numbers(example: Example) -> Iterator[Variant]:
-    """Whole numbers may be counts of steps, flags may choose a branch, and so may other numbers."""
+def _other_settings(
+    model: nn.Module, example: Example, numbers: Callable[[float], Sequence[float]]
+) -> Iterator[Variant]:
+    """Numbers may be counts of steps, flags and names may choose a branch, and what is optional may be left out."""
     leaves, rebuild = flatten((example.args, example.kwargs))
     for k, leaf in enumerate(leaves):
-        kind: Kind = "flag" if isinstance(leaf, bool) else "number"
-        for other in _numbers_near(leaf) if isinstance(leaf, int | float) else ():
+        kind: Kind = "flag" if isinstance(leaf, bool | str) else "number"
+        others: Sequence[Leaf] = numbers(leaf) if isinstance(leaf, int | float) else _names_beside(model, leaf)
+        for other in others:
             args, kwargs = rebuild([*leaves[:k], other, *leaves[k + 1 :]])
-            yield Variant(Example(args, kwargs, example.training), kind, f"{other} in place of {leaf}")
+            yield Variant(Example(args, kwargs, example.training), kind, f"{other!r} in place of {leaf!r}")
+    yield from _with_less(model, example)
+
+
+def _with_less(model: nn.Module, example: Example) -> Iterator[Variant]:
+    """Without an optional argument: a named one, or the last by place."""
+    arguments, parameters = _arguments(example, model.forward)
+    for k, name in enumerate(arguments):
+        named, last = name in example.kwargs, k + 1 == len(example.args)
+        if parameters[name].default is None and arguments[name] is not None and (named or last):
+            args = example.args if named else example.args[:-1]
+            kwargs = {other: x for other, x in example.kwargs.items() if other != name}
+            yield Variant(Example(args, kwargs, example.training), "flag", f"{name} left out")
+
+
+def _with_more(model: nn.Module, example: Example) -> Iterator[Variant]:
+    """An optional argument may be like one that is there, as targets are."""
+    for name, default in _left_out(example, model.forward).items():
+        for x in example.tensors if default is None else ():
+            call = Example(example.args, {**example.kwargs, name: x.clone()}, example.training)
+            yield Variant(call, "flag", f"{name} given")
+
+
+def _ways(leaf: float) -> Sequence[float]:
+    """Numbers that may choose one of several heads."""
+    return range(MOST_WAYS) if isinstance(leaf, int) and not isinstance(leaf, bool) else ()
+
+
+def _names_beside(model: nn.Module, name: Leaf) -> list[str]:
+    """What may be said in place of the name of a part."""
+    if not isinstance(name, str):
+        return []
+    parts = [list(module) for module in model.modules() if isinstance(module, nn.ModuleDict | nn.ParameterDict)]
+    return [other for keys in parts if name in keys for other in keys if other != name]
 
 
 def _numbers_near(leaf: float) -> Sequence[float]:
@@ -273,8 +322,12 @@ def _numbers_near(leaf: float) -> Sequence[float]:
     return [other for other in near if other != leaf and (other >= 0 or leaf < 0)]
 
 
-def _other_values(example: Example) -> Iterator[Variant]:
-    """Zeros, negatives, equal rows and padding; whole numbers stay among those of the example."""
+def other_values(example: Example) -> Iterator[Variant]:
+    """Zeros, negatives, equal rows and padding; whole numbers stay among those of the example.
+
+    Args:
+        example: The call that is varied.
+    """
 
     def changed(real: Callable[[Tensor], Tensor], whole: Callable[[Tensor], Tensor]) -> Callable[[Leaf], Leaf]:
         def change(x: Leaf) -> Leaf:

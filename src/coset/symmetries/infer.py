@@ -18,6 +18,7 @@ from coset.symmetries.comparison import generic
 from coset.symmetries.equivariance import inequivariant_ops
 from coset.symmetries.examples import Args, Example, Variant, as_example, detours, spelled_out
 from coset.symmetries.interpreter import build, infer
+from coset.symmetries.mentions import unmentioned
 from coset.symmetries.reach import freeze_what_they_may_read, unreached
 from coset.symmetries.shared_memory import tie
 from coset.symmetries.symmetry import Symmetry
@@ -100,6 +101,7 @@ class _Inference:
         self.notes: list[str] = []
         self.others = [Variant(example, "value", f"example {k} of `examples`") for k, example in enumerate(more, 1)]
         self.traces: list[Trace] = []
+        self.aside: set[str] = set()
         self.resized = False
         self.evaluation_only: set[str] = set()
         for example in (first, *more):
@@ -128,11 +130,21 @@ class _Inference:
 
     def _reach(self) -> None:
         """What the examples do not reach is looked for by other calls; what is left is dealt with as was asked for."""
-        for detour in detours(self.traces[0].example) if self.unreached != "ignore" else ():
+        if self.unreached == "ignore" or not self._unreached():
+            return
+        example = self.traces[0].example
+        self.aside = unmentioned(self.model, self._unreached())
+        dead = self._unreached() & (touched(self.model, example) or set())
+        if dead:
+            # Loops drop what their last step computes for the next; another size has more of them.
+            self._trace_another_size()
+        for detour in detours(self.model, example):
             missing = self._unreached()
             if not missing:
                 return
-            if (touched(self.model, detour.example) or set()).isdisjoint(missing):
+            if (touched(self.model, detour.example) or set()).isdisjoint(
+                missing - (set() if detour.example.training else dead)
+            ):
                 continue
             try:
                 self._trace(detour.example)
@@ -141,16 +153,18 @@ class _Inference:
             else:
                 self.others.append(detour)
                 self._infer()
+        # What the example computes in vain matters to no call of its kind.
+        self.aside |= dead
         self._freeze_unreached()
 
-    def _unreached(self) -> list[str]:
-        return unreached(self.inference.parameters, self.inference.tape, self._buffers())
+    def _unreached(self) -> set[str]:
+        return unreached(self.inference.parameters, self.inference.read, self._buffers()) - self.aside
 
     def _buffers(self) -> set[str]:
         return {name for name, _ in self.model.named_buffers(remove_duplicate=False)}
 
     def _freeze_unreached(self) -> None:
-        names = self._unreached()
+        names = sorted(self._unreached(), key=list(self.inference.parameters).index)
         if not names or self.unreached == "ignore":
             return
         listing = ", ".join(names[:MOST_NAMED]) + (f" and {len(names) - MOST_NAMED} more" * (len(names) > MOST_NAMED))

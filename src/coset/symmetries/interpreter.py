@@ -31,6 +31,8 @@ MOST_RESTARTS = 12
 class Inference:
     """The axes of every state tensor and of every result, the tape that relates them, and sets of units by name.
 
+    read
+        names of the tensors of the state that an op reads
     meets_zeros
         whether only zeros meet a part of the state, which says nothing of it
     """
@@ -39,6 +41,7 @@ class Inference:
     tape: Tape
     values: dict[Node, NodeValue] = field(default_factory=dict)
     names: dict[str, Term] = field(default_factory=dict)
+    read: set[str] = field(default_factory=set)
     meets_zeros: bool = False
 
 
@@ -98,6 +101,8 @@ class _Interpreter:
             if positions is not None:
                 self.tape.constants[value] = positions
             return value
+        if node.users:
+            self.inference.read.add(source.name)
         if source.name not in self.inference.parameters:
             value = Value(tuple(units(int(size)) for size in example.shape))
             self.inference.parameters[source.name] = value

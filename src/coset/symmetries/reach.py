@@ -11,6 +11,7 @@ of which there is none, those that a flattened map of units may hold, or else a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
@@ -25,6 +26,8 @@ LOST = "before"
 WITH_OUTPUTS_FIRST = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 """Layers whose weight has its outputs on the first axis, and its inputs on the second."""
 WITHOUT_INPUTS = (nn.Embedding, nn.EmbeddingBag)
+CHUNKS = range(2, 9)
+"""How many chunks of as many units a layer may be asked for at once, such as gains and shifts."""
 
 
 @dataclass(frozen=True)
@@ -156,17 +159,16 @@ def reach(tape: Tape) -> Reach:
     return Reach(frozenset(regardless.used), zeroed, frozenset(aware.values), tuple(operands), holes)
 
 
-def unreached(parameters: Mapping[str, Value], tape: Tape, buffers: Iterable[str]) -> list[str]:
-    """Names of tensors that no step reads; of buffers only those that are numbers along an axis.
+def unreached(parameters: Mapping[str, Value], read: Iterable[str], buffers: Iterable[str]) -> set[str]:
+    """Names of tensors that no op reads; of buffers only those that are numbers along an axis.
 
     Args:
         parameters: The values of all tensors of the state.
-        tape: What the examples compute.
-        buffers: The names of those tensors that are not trained.
+        read: The names of those that ops read.
+        buffers: The names of those that are not trained.
     """
-    read = {operand.value for step in tape.steps for operand in step.ins}
     idle = {name for name in buffers if name in parameters and not any(leaves(t) for t in parameters[name].axes)}
-    return [name for name, value in parameters.items() if value not in read and name not in idle]
+    return parameters.keys() - set(read) - idle
 
 
 def freeze_what_they_may_read(
@@ -191,27 +193,35 @@ def freeze_what_they_may_read(
     for name in names:
         cause = Cause("", f"may be read by {name}, which no example reaches")
         for axis, term in enumerate(parameters[name].axes):
-            if term.size == 1:
-                continue
-            shared = whole.get(term.size, [])
-            if not shared and _reads(model, name, axis, len(parameters[name].axes)):
+            ends = _ends(model, name, axis, parameters[name].shape)
+            shared = list(whole.get(term.size, [])) if ends and term.size > 1 else []
+            if "inputs" in ends and not shared and term.size > 1:
                 flat = [leaf for leaf in units if term.size % leaf.size == 0]
                 shared = flat or [leaf for leaf in units if leaf.size <= term.size]
+            if "chunks" in ends:
+                shared += [leaf for leaf in units if term.size // leaf.size in CHUNKS and term.size % leaf.size == 0]
             for leaf in shared:
                 freeze(leaf, cause)
                 tape.unused.add(leaf)
+            if "one number" in ends:
+                # Added to units of any kind, it tells their factors.
+                tape.unused |= units
     # A factor of all units at once would be seen, too.
     for value in reached:
         if any(leaf in tape.unused for term in value.axes for leaf in leaves(term)):
             tape.silent.add(value)
 
 
-def _reads(model: nn.Module, name: str, axis: int, rank: int) -> bool:
-    """Whether an axis of a tensor may be one of inputs."""
+def _ends(model: nn.Module, name: str, axis: int, shape: tuple[int, ...]) -> set[str]:
+    """What an axis of a tensor may be: inputs, outputs, several chunks of them, one number for all units."""
+    alone = {"one number"} if math.prod(shape) == 1 else set()
     try:
         module = model.get_submodule(name.rpartition(".")[0])
     except AttributeError:
-        return True
+        return {"inputs", "outputs"} | alone
     if isinstance(module, WITH_OUTPUTS_FIRST):
-        return rank > 1 and axis == 1
-    return not isinstance(module, WITHOUT_INPUTS) and rank > 1
+        outputs = {"outputs", "chunks"} | ({"one number"} if shape[0] == 1 else set())
+        return outputs if axis == 0 else {"inputs"} if axis == 1 else set()
+    if isinstance(module, WITHOUT_INPUTS):
+        return {"outputs", "chunks"} | ({"one number"} if shape[1] == 1 else set()) if axis else {"outputs"}
+    return {"outputs"} | alone | ({"inputs"} if len(shape) > 1 else set())

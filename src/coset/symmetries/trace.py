@@ -19,6 +19,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
+from torch.nn.modules import transformer
 from torch.nn.parameter import is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -204,7 +205,7 @@ def _takes(model: nn.Module, example: Example) -> bool:
 
 
 def touched(model: nn.Module, example: Example) -> set[str] | None:
-    """The names of the parameters that a call uses; None if the model does not take it."""
+    """The names of the tensors of the state that a call uses; None if the model does not take it."""
     meta = any(parameter.is_meta for parameter in model.parameters())
     call = example.replace(lambda x: x.to("meta") if meta and isinstance(x, Tensor) else x).copy()
     tensors = {name: x.clone() for name, x in model.named_buffers()}
@@ -214,7 +215,8 @@ def touched(model: nn.Module, example: Example) -> set[str] | None:
             functional_call(model, tensors, call.args, dict(call.kwargs))
     except Exception:  # whatever a model raises for inputs that are not its own
         return None
-    return {name for name, x in model.named_parameters(remove_duplicate=False) if id(x) in witness.used}
+    every = [*model.named_parameters(remove_duplicate=False), *tensors.items()]
+    return {name for name, x in every if id(x) in witness.used}
 
 
 class Guarded(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -272,7 +274,7 @@ def trace(model: nn.Module, example: Example) -> Trace:
     aliases = tied_names(model)
     every = {name: id(tensor) for name, tensor in named_tensors(model)}
     canonical = {ident: name for name, ident in reversed(list(every.items())) if name in aliases}
-    with mode(model, example.training), quiet(), _final_states():
+    with mode(model, example.training), quiet(), _final_states(), _masks_unseen():
         try:
             rebound: dict[str, None] = {}
             function = _OnTensors(model, example, lambda names: rebound.update(dict.fromkeys(names)))
@@ -318,6 +320,21 @@ def _final_states() -> Iterator[None]:
         yield
     finally:
         decompositions.one_layer_lstm = layer
+
+
+@contextlib.contextmanager
+def _masks_unseen() -> Iterator[None]:
+    """`nn.Transformer` looks whether a mask is causal, as a hint to kernels; a trace has no numbers to look at."""
+    look = transformer._detect_is_causal_mask
+
+    def hint(mask: Tensor | None, is_causal: bool | None = None, size: int | None = None) -> bool:
+        return is_causal is True
+
+    transformer._detect_is_causal_mask = hint
+    try:
+        yield
+    finally:
+        transformer._detect_is_causal_mask = look
 
 
 def _functional(program: ExportedProgram) -> ExportedProgram:

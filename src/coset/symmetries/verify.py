@@ -23,7 +23,7 @@ from coset.core import state as states
 from coset.core.errors import CosetError, SymmetryError
 from coset.core.show import Shown, Table
 from coset.symmetries.comparison import NOISE, TOLERANCE, difference, generic, numbers
-from coset.symmetries.examples import Example, Variant, counts, variants
+from coset.symmetries.examples import Example, Variant, counts, other_values, variants
 from coset.symmetries.group import Element, Scaling
 from coset.symmetries.trace import Guarded, mode
 from coset.symmetries.training_mode import EvaluationOnlyError, Trains, trainable_call, training, ways_to_train
@@ -302,7 +302,7 @@ class _Runner:
         thorough = self.size * max(1, sum(x.numel() for x in self.example.tensors)) <= THOROUGH
         again = [Variant(self.example, "again", "a second call of the same module")] if thorough else []
         refused: dict[str, int] = {}
-        for variant in [*again, *variants(self.example, thorough=thorough)]:
+        for variant in [*again, *variants(self.model, self.example, thorough=thorough)]:
             if refused.get(variant.axis, 0) >= MOST_REFUSED:
                 continue
             if self._takes(variant):
@@ -402,7 +402,7 @@ class _Runner:
             return shuffled + noise * (x.std() if x.std() > 0 else 1.0)
 
         most = 0.0
-        made_up = [v.example for v in variants(self.example, thorough=False) if v.kind == "value"]
+        made_up = [variant.example for variant in other_values(self.example)]
         for example in [self.example.replace(change), *made_up]:
             try:
                 with Guarded():

@@ -18,41 +18,54 @@ def convolution(call: Call) -> Result:
     dims = len(weight.axes) - 2
     batched = len(x.axes) == dims + 2
     alone = [_each_alone(call, weight, d) for d in range(dims)]
+    at_once = [_all_at_once(call, x, weight, d) for d in range(dims)]
     for d, term in enumerate(x.axes[len(x.axes) - dims :]):
-        if not alone[d]:
+        if not (alone[d] or at_once[d]):
             call.tape.fix(term, SPATIAL)
             call.tape.fix(weight.axes[2 + d], SPATIAL)
-    out = _convolve(call, x, weight, alone, batched, groups, transposed)
+    out = _convolve(call, x, weight, (alone, at_once), groups, transposed)
     if bias is None:
         return out
     letters: list[Letter] = list(range(len(out.axes)))
     return call.tape.add([(out, letters), (bias, [int(batched)])], letters)
 
 
+def _entry(call: Call, name: str, default: int, d: int) -> Any:
+    """A setting for one dimension: some are one number or word for all."""
+    setting = call.get(name, default)
+    return setting[min(d, len(setting) - 1)] if isinstance(setting, list | tuple) and setting else setting
+
+
 def _each_alone(call: Call, weight: Value, d: int) -> bool:
     """Whether a kernel of size one looks at each position by itself, so that their order does not matter."""
+    padding = _entry(call, "padding", 0, d)
+    plain = _entry(call, "stride", 1, d) == 1 and padding in (0, "valid", "same")
+    return weight.shape[2 + d] == 1 and plain and not _entry(call, "output_padding", 0, d)
 
-    def entry(name: str, default: int) -> Any:
-        setting = call.get(name, default)
-        return setting[min(d, len(setting) - 1)] if isinstance(setting, list | tuple) and setting else setting
 
-    plain = entry("stride", 1) == 1 and entry("padding", 0) in (0, "valid", "same") and not entry("output_padding", 0)
-    return weight.shape[2 + d] == 1 and plain
+def _all_at_once(call: Call, x: Value, weight: Value, d: int) -> bool:
+    """Whether a kernel as long as the axis is put on it once, as over all entries of an embedding."""
+    if "transpose" in call.op or call.get("transposed", False) or _entry(call, "padding", 0, d) not in (0, "valid"):
+        return False
+    axis = d - len(weight.shape) + 2
+    return weight.shape[2 + d] == x.shape[axis] and call.shape[axis] == 1
 
 
 def _convolve(
-    call: Call, x: Value, weight: Value, alone: list[bool], batched: bool, groups: int, transposed: bool
+    call: Call, x: Value, weight: Value, ways: tuple[list[bool], list[bool]], groups: int, transposed: bool
 ) -> Value:
     """Each of the groups maps its own input channels to its own output channels."""
+    alone, at_once = ways
     dims = len(alone)
-    channel = int(batched)
+    channel = len(x.shape) - dims - 1
+    batched = channel == 1
     if groups > 1:
         shape = [*x.shape[:channel], groups, x.shape[channel] // groups, *x.shape[channel + 1 :]]
         x = _view(call, x, shape)
         weight = _view(call, weight, [groups, weight.shape[0] // groups, *weight.shape[1:]])
     lead: list[Letter] = [*["batch"] * batched, *["group"] * (groups > 1)]
     source: list[Letter] = [("from", d) for d in range(dims)]
-    kernel: list[Letter] = [("kernel", d) for d in range(dims)]
+    kernel: list[Letter] = [source[d] if at_once[d] else ("kernel", d) for d in range(dims)]
     target: list[Letter] = [source[d] if alone[d] else ("to", d) for d in range(dims)]
     ends: list[Letter] = ["in", "out"] if transposed else ["out", "in"]
     filters: list[Letter] = [*["group"] * (groups > 1), *ends, *kernel]
