@@ -57,12 +57,12 @@ def _words(model: nn.Module) -> set[str] | None:
     waiting: list[Any] = [vars(base).get("forward") for base in classes]
     waiting += [value for module in modules for value in vars(module).values() if not isinstance(value, nn.Module)]
     words: set[str] = set()
-    seen: set[FunctionType] = set()
+    functions: set[FunctionType] = set()
     while waiting:
         for function in _functions(waiting.pop()):
-            if function in seen or _of_torch(function):
+            if function in functions or _of_torch(function):
                 continue
-            seen.add(function)
+            functions.add(function)
             closure = inspect.getclosurevars(function) if function.__closure__ else None
             own = _names(function.__code__)
             waiting += closure.nonlocals.values() if closure else ()
@@ -70,7 +70,7 @@ def _words(model: nn.Module) -> set[str] | None:
                 waiting += [vars(base)[name] for base in classes if name in vars(base)]
             waiting += [function.__globals__[name] for name in own if name in function.__globals__]
             words |= own
-    return None if words & BY_OTHER_NAMES or len(seen) > MOST_FUNCTIONS else words
+    return None if words & BY_OTHER_NAMES or len(functions) > MOST_FUNCTIONS else words
 
 
 def _hooked(module: nn.Module) -> bool:
