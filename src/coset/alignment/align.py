@@ -58,7 +58,8 @@ def align(
             Gaussians and weights otherwise.
         model: The network, for methods that run it.
         data: What they run it on.
-        restarts: Starts in all; those after the first begin at random elements, and the best end counts.
+        restarts: Starts; those after the first begin at random elements, and the best end counts. Where groups meet
+            only one another or themselves, one more begins at a match by sorted weights.
         generator: Order of the groups, and random starts; by default of seed 0.
         greedy: Match the groups one by one before the first start, those first of which most is known.
         scale: Also match the positive factors of units, such as ReLU's. The result is never further from a than

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from coset.alignment.coordinate_ascent import Match, maximise, moving_groups
+from coset.alignment.coordinate_ascent import Match, maximise, moving_groups, spread
 from coset.alignment.method import AlignmentTask, AlignMethod, Cost
 from coset.alignment.precision import wide
 from coset.core.errors import CosetError
@@ -35,6 +35,7 @@ class ManyMatch(Shown):
         identity_objective: The same, without moving anything.
         seconds: The time it took.
         history: The objective after each round over all solutions, rising; empty with a reference.
+        starts: For each solution the objectives that the starts of its (first) match reached.
 
     Example:
         >>> match = coset.align_many([a, b], sym)
@@ -47,6 +48,7 @@ class ManyMatch(Shown):
     identity_objective: float
     seconds: float
     history: tuple[float, ...] = ()
+    starts: tuple[tuple[float, ...], ...] = ()
 
     def between(self, i: int, j: int) -> Element:
         """The element that takes solution i to solution j; going round any cycle is the identity.
@@ -64,6 +66,7 @@ class ManyMatch(Shown):
             ("seconds", round(self.seconds, 3)),
             *((f"solution {k}", f"{moving_groups(g)} groups move") for k, g in enumerate(self.elements)),
         ]
+        rows += [(f"starts of {k}", spread(ends)) for k, ends in enumerate(self.starts) if len(ends) > 1]
         return Table(f"Match of {len(self.elements)} solutions", rows)
 
 
@@ -80,6 +83,7 @@ def star(tasks: Sequence[AlignmentTask], method: AlignMethod, progress: Progress
         sum(match.objective for match in matches),
         sum(match.identity_objective for match in matches),
         time.perf_counter() - start,
+        starts=tuple(match.objectives for match in matches),
     )
 
 
@@ -94,27 +98,31 @@ def joint(solutions: Sequence[Solution], cost: Cost, task: AlignmentTask) -> Man
     generator = task.generator if task.generator is not None else torch.Generator().manual_seed(0)
     images = [wide(one) for one in solutions]
     elements = [sym.identity()] * len(solutions)
+    starts: list[tuple[float, ...]] = [()]
     at_identity = _pairwise(images, cost, task)
 
-    def match(to: Solution, i: int, greedy: bool) -> Element:
+    def match(to: Solution, i: int, greedy: bool) -> Match:
         objective = cost.objective(replace(task, first=to, second=images[i]))
-        return maximise(objective, 1, generator, greedy).element
+        return maximise(objective, 1, generator, greedy)
 
     for i in range(1, len(images)):
         task.tell(f"first match of {i + 1} of {len(images)}", i, len(images), "network")
-        elements[i] = match(barycenter(images[:i]), i, greedy=True)
+        first = match(barycenter(images[:i]), i, greedy=True)
+        elements[i] = first.element
+        starts.append(first.objectives)
         images[i] = sym.act(elements[i], images[i])
     history = [_pairwise(images, cost, task)]
     while len(history) < LARGEST_ROUNDS:
         for i in _order(len(images), generator):
-            element = match(barycenter([one for j, one in enumerate(images) if j != i]), i, greedy=False)
+            element = match(barycenter([one for j, one in enumerate(images) if j != i]), i, greedy=False).element
             elements[i], images[i] = element @ elements[i], sym.act(element, images[i])
         history.append(_pairwise(images, cost, task))
         rounds = len(history) - 1
         task.tell(f"round {rounds}: objective {history[-1]:.6g}", rounds, None, "sweep")
         if history[-1] - history[-2] <= SETTLED * abs(history[-1]):
             break
-    return ManyMatch(tuple(elements), history[-1], at_identity, time.perf_counter() - start, tuple(history))
+    seconds = time.perf_counter() - start
+    return ManyMatch(tuple(elements), history[-1], at_identity, seconds, tuple(history), tuple(starts))
 
 
 def _order(n: int, generator: torch.Generator) -> list[int]:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.alignment.coordinate_ascent import LARGEST_SWEEPS, ROUNDING, Node, PlainNode, maximise, nodes_of
+from coset.alignment.coordinate_ascent import LARGEST_SWEEPS, ROUNDING, maximise, turns
+from coset.alignment.nodes import Node, PlainNode, nodes_of
 from coset.alignment.objective import InnerProduct, Objective
 from coset.assignment import solve_many
 from coset.core import state as states
@@ -69,7 +70,7 @@ def align_population(population: State, reference: State, sym: Symmetry) -> Popu
     template = Objective(sym, [InnerProduct(first, {name: x[0] for name, x in population.items()})])
     nodes = nodes_of(template)
     largest = max((node.group.size for node in nodes), default=1)
-    if all(isinstance(node, PlainNode) for node in nodes):
+    if all(isinstance(node, PlainNode) for node in nodes) and all(turn.sure for turn in turns(nodes)):
         step = max(1, ENTRIES // largest**2)
         parts = [
             _Batch(_rows(population, k, step), _rows(reference, k, step) if own else reference, sym, nodes, own).climb()
@@ -105,7 +106,7 @@ def _inner(reference: State, population: State, names: list[str]) -> Tensor:
     total = torch.zeros(states.size(population), dtype=torch.float64)
     for name in names:
         if reference[name].is_floating_point():
-            total += (population[name].double() * reference[name].double()).flatten(1).sum(1).cpu()
+            total += (population[name].double() * reference[name].double()).reshape(len(total), -1).sum(1).cpu()
     return total
 
 

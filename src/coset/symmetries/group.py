@@ -500,6 +500,11 @@ class Block:
         """The labels of all bases of the units at label d."""
         return [self.base(d, base) for base in index_set.over]
 
+    def rest(self, d: int, index_set: IndexSet) -> list[int]:
+        """The labels that index neither the units at label d nor what they lie over."""
+        own = [*self.bases(d, index_set), d]
+        return [e for e in range(len(self.labels)) if e not in own]
+
 
 def blocks(tensor: Tensor, axes: Sequence[Axis], lead: int = 0) -> list[Block]:
     """The blocks of a tensor whose dimensions after the first `lead` have these axes."""

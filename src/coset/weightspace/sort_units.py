@@ -47,7 +47,7 @@ def _next(sym: Symmetry, names: Iterable[str], pending: Collection[str]) -> str:
             block = Block(torch.empty(0), row)
             for units in best:
                 for at in block.where(units):
-                    rest = _rest(sym, block, units, at)
+                    rest = block.rest(at, sym.sets[units])
                     if all(row[d].units not in pending for d in rest):
                         is_weight = any(row[d].size > 1 for d in rest) and name not in sym.buffers
                         best[units] = min(best[units], 0 if is_weight else 1)
@@ -58,12 +58,6 @@ def _inside(sym: Symmetry, units: str, pending: Iterable[str]) -> bool:
     return any(units in sym.sets[other].over for other in pending)
 
 
-def _rest(sym: Symmetry, block: Block, units: str, at: int) -> list[int]:
-    """The dimensions of a block that index neither the units at `at` nor what they lie over."""
-    own = [*block.bases(at, sym.sets[units]), at]
-    return [d for d in range(len(block.labels)) if d not in own]
-
-
 def _keys(state: State, sym: Symmetry, units: str, pending: Collection[str]) -> Iterator[Tensor]:
     """(*lead, copies, n, k) keys of the units, the surest first."""
     sources: list[tuple[int, Block, int, int]] = []
@@ -71,11 +65,11 @@ def _keys(state: State, sym: Symmetry, units: str, pending: Collection[str]) -> 
         lead = tensor.dim() - len(sym.axes[name])
         for block in blocks(tensor, sym.axes[name], lead):
             for at in block.where(units):
-                rest = _rest(sym, block, units, at)
+                rest = block.rest(at, sym.sets[units])
                 rank = 2 if any(block.labels[d].units in pending for d in rest) else 1 if rest else 0
                 sources.append((rank + 3 * (name in sym.buffers), block, at, lead))
     for _, block, at, lead in sorted(sources, key=lambda entry: entry[0]):
-        rest = _rest(sym, block, units, at)
+        rest = block.rest(at, sym.sets[units])
         loose = [d for d in rest if block.labels[d].units in pending]
         settled = [d for d in rest if d not in loose]
         own = [*block.bases(at, sym.sets[units]), at]
