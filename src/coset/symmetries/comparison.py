@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coset.symmetries.examples import flatten
+from coset.symmetries.examples import tensors_in
 
 TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
 NOISE = {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
@@ -17,24 +17,32 @@ NOISE = {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.
 
 def numbers(output: Any) -> list[Tensor]:
     """All floating and complex tensors of what a model returned, as float64."""
-    tensors = [t.detach() for t in flatten(output)[0] if isinstance(t, Tensor)]
+    tensors = [t.detach() for t in tensors_in(output)]
     real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
     return [t.double() for t in real if t.is_floating_point()]
 
 
 def difference(a: list[Tensor], b: list[Tensor]) -> float:
-    """Largest absolute difference relative to the largest entry; infinite where either is not finite."""
+    """Largest absolute difference relative to the largest entry; infinite where but one is finite."""
     worst = 0.0
     for x, y in zip(a, b, strict=True):
-        if x.shape != y.shape or not (x.isfinite().all() and y.isfinite().all()):
-            same = x.shape == y.shape and torch.equal(x.isfinite(), y.isfinite()) and bool(y.isfinite().any())
-            if not same:
-                return math.inf
-            x, y = x[x.isfinite()], y[y.isfinite()]
+        if x.shape != y.shape or not torch.equal(_special(x), _special(y)):
+            return math.inf
+        x, y = x[x.isfinite()], y[y.isfinite()]
         scale = float(y.abs().max()) if y.numel() else 0.0
         if scale > 0:
             worst = max(worst, float((x - y).abs().max()) / scale)
     return worst
+
+
+def _special(x: Tensor) -> Tensor:
+    """0 for a finite number, and a number for each that is not."""
+    return x.isposinf() + 2 * x.isneginf() + 3 * x.isnan()
+
+
+def any_finite(outputs: list[Tensor]) -> bool:
+    """Whether there is a number to compare."""
+    return any(bool(output.isfinite().any()) for output in outputs)
 
 
 def generic(state: Mapping[str, Tensor], generator: torch.Generator, gain: float = 1.0) -> dict[str, Tensor]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set, ValuesView
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -139,16 +139,31 @@ def _arguments(example: Example, forward: Callable[..., Any]) -> tuple[dict[str,
 
 
 def flatten(x: Any) -> tuple[list[Leaf], Rebuild]:
-    """Tensors and other leaves of nested containers, data classes and mappings, and how to put them back.
+    """Tensors and other leaves of nested containers and objects, and how to put them back.
 
     Args:
-        x: What a model is called with, or returns.
+        x: What a model is called with.
     """
+    return _flatten(x, (), output=False)
+
+
+def tensors_in(output: Any) -> list[Tensor]:
+    """The tensors of what a model returned, and of what it yields, which is read here.
+
+    A cache is left out: it is what the next call reads, and no result.
+
+    Args:
+        output: What the model returned.
+    """
+    return [x for x in _flatten(output, (), output=True)[0] if isinstance(x, Tensor)]
+
+
+def _flatten(x: Any, above: tuple[Any, ...], output: bool) -> tuple[list[Leaf], Rebuild]:
     leaves, spec = pytree.tree_flatten(x)
     flat: list[Leaf] = []
     inner: list[tuple[int, Rebuild]] = []
     for leaf in leaves:
-        below, rebuild = _open(leaf)
+        below, rebuild = _open(leaf, above, output)
         flat += below
         inner.append((len(below), rebuild))
 
@@ -162,10 +177,11 @@ def flatten(x: Any) -> tuple[list[Leaf], Rebuild]:
     return flat, together
 
 
-def _open(leaf: Leaf) -> tuple[list[Leaf], Rebuild]:
-    """What pytree does not know: mappings of other classes, and data classes."""
+def _open(leaf: Leaf, above: tuple[Any, ...], output: bool) -> tuple[list[Leaf], Rebuild]:
+    """What pytree does not know: other mappings and collections, data classes, and objects with attributes."""
+    inside = (*above, leaf)
     if isinstance(leaf, Mapping):
-        flat, rebuild = flatten(dict(leaf))
+        flat, rebuild = _flatten(dict(leaf), inside, output)
 
         def mapping(values: Sequence[Leaf]) -> Any:
             items = rebuild(values)
@@ -176,18 +192,40 @@ def _open(leaf: Leaf) -> tuple[list[Leaf], Rebuild]:
             return image
 
         return flat, mapping
-    if dataclasses.is_dataclass(leaf) and not isinstance(leaf, type):
-        fields = {f.name: getattr(leaf, f.name) for f in dataclasses.fields(leaf) if hasattr(leaf, f.name)}
-        flat, rebuild = flatten(fields)
+    if isinstance(leaf, Set | ValuesView) or (output and isinstance(leaf, Iterator)):
+        return _flatten(list(leaf), inside, output)
+    is_class = dataclasses.is_dataclass(leaf) and not isinstance(leaf, type)
+    if not is_class and (callable(leaf) or isinstance(leaf, Tensor) or (output and _is_cache(leaf))):
+        return [leaf], lambda values: values[0]
+    attributes = _attributes(leaf)
+    if not attributes or any(leaf is one for one in above):
+        return [leaf], lambda values: values[0]
+    flat, rebuild = _flatten(attributes, inside, output)
+    # The numbers of a data class are arguments; of other objects only the tensors are known to be.
+    places = [k for k, x in enumerate(flat) if is_class or isinstance(x, Tensor)]
+    if not places:
+        return [leaf], lambda values: values[0]
 
-        def record(values: Sequence[Leaf]) -> Any:
-            image = copy.copy(leaf)
-            for name, value in rebuild(values).items():
-                object.__setattr__(image, name, value)
-            return image
+    def record(values: Sequence[Leaf]) -> Any:
+        image, whole = copy.copy(leaf), list(flat)
+        for k, value in zip(places, values, strict=True):
+            whole[k] = value
+        for name, value in rebuild(whole).items():
+            object.__setattr__(image, name, value)
+        return image
 
-        return flat, record
-    return [leaf], lambda values: values[0]
+    return [flat[k] for k in places], record
+
+
+def _attributes(x: Any) -> dict[str, Any]:
+    by_class = (getattr(kind, "__slots__", ()) for kind in type(x).__mro__)
+    names = [name for some in by_class for name in ([some] if isinstance(some, str) else some)]
+    slots = {name: getattr(x, name) for name in names if not name.startswith("__") and hasattr(x, name)}
+    return {**slots, **getattr(x, "__dict__", {})}
+
+
+def _is_cache(x: Any) -> bool:
+    return any("cache" in kind.__name__.lower() for kind in type(x).__mro__)
 
 
 def variants(model: nn.Module, example: Example, *, thorough: bool = True) -> Iterator[Variant]:
@@ -228,7 +266,7 @@ def resizings(example: Example, thorough: bool) -> Iterator[Resizing]:
     tensors = example.tensors
     # An index beyond a table ends a CUDA context, so there sizes only shrink.
     growing = not any(x.is_cuda for x in tensors)
-    for size in dict.fromkeys(size for x in tensors for size in x.shape):
+    for size in dict.fromkeys(size for x in tensors for size in x.shape if size):
         axes = sorted({axis for x in tensors for axis in range(x.dim()) if x.shape[axis] == size})
         later = tuple(axis for axis in axes if axis)
         together = dict.fromkeys(which for which in (later, tuple(axes)) if len(which) > 1)

@@ -20,13 +20,13 @@ from torch.export.graph_signature import InputKind, OutputKind
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.nn.modules import transformer
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedBuffer, is_lazy
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from coset.core.errors import SymmetryError
 from coset.core.functional import evaluation_mode, functional_call, named_tensors, tied_names
-from coset.symmetries.examples import Example, flatten, resizings
+from coset.symmetries.examples import Example, resizings, tensors_in
 
 LONGEST_LIST = 64
 
@@ -109,7 +109,7 @@ class _OnTensors(nn.Module):
         # `self.mean = mean` gives a buffer another tensor, which the exporter does not tell of.
         after = {name: x for name, x in self.model.named_buffers() if x is not before.get(name)}
         self._rebound(after)
-        return [*(x for x in flatten(output)[0] if isinstance(x, Tensor)), *after.values()]
+        return [*output, *after.values()]
 
 
 PREFIX = "model."
@@ -133,11 +133,12 @@ def quiet() -> Iterator[None]:
 def mode(model: nn.Module, training: bool) -> Iterator[None]:
     """Evaluation, or training but for norms and dropout, whose batches and chance would tell nothing.
 
-    What calls leave behind in modules, such as the last hidden state, is taken away again.
+    A call gives the list of all tensors that the model returns. What it leaves behind in modules, such as the last
+    hidden state, is taken away again.
     """
     before = [(module, dict(vars(module)), dict(module._buffers)) for module in model.modules()]
     try:
-        with evaluation_mode(model), _without_checks():
+        with evaluation_mode(model), _without_checks(), _tensors_alone(model):
             for module, *_ in before:
                 module.training = training and not isinstance(module, WITHOUT_TRAINING)
             yield
@@ -151,6 +152,28 @@ def mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 WITHOUT_TRAINING = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+
+
+@contextlib.contextmanager
+def _tensors_alone(model: nn.Module) -> Iterator[None]:
+    """A model that yields must do so while it is called: after, it has its own weights again."""
+    depth = 0
+
+    def enter(*_: Any) -> None:
+        nonlocal depth
+        depth += 1
+
+    def leave(module: nn.Module, args: Any, output: Any) -> list[Tensor] | None:
+        nonlocal depth
+        depth -= 1  # a model may call itself
+        return None if depth else tensors_in(output)
+
+    handles = [model.register_forward_pre_hook(enter), model.register_forward_hook(leave)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 class _Single(nn.Module):
@@ -179,9 +202,17 @@ def single(model: nn.Module, example: Example) -> nn.Module:
     """The model without copies on other devices; where lazy layers have no shapes yet, a copy that was called once."""
     if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
         model = _Single(model.module).train(model.training)
-    if not any(is_lazy(x) for _, x in named_tensors(model)):
+    for name, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            raise SymmetryError(
+                f"{repr(name) if name else 'The model'} is TorchScript, which torch.export does not read: give the "
+                "module that it was made from, with its weights loaded."
+            )
+    lazy = [x for _, x in named_tensors(model) if is_lazy(x)]
+    if not lazy:
         return model
-    model = copy.deepcopy(model)
+    # torch copies lazy parameters, and no lazy buffers.
+    model = copy.deepcopy(model, {id(x): UninitializedBuffer() for x in lazy if isinstance(x, UninitializedBuffer)})
     call = example.copy()
     with mode(model, example.training):
         model(*call.args, **call.kwargs)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from coset.core import state as states
 from coset.core.errors import CosetError, SymmetryError
 from coset.core.show import Shown, Table
-from coset.symmetries.comparison import NOISE, TOLERANCE, difference, generic, numbers
+from coset.symmetries.comparison import NOISE, TOLERANCE, any_finite, difference, generic, numbers
 from coset.symmetries.examples import Example, Variant, counts, other_values, variants
 from coset.symmetries.group import Element, Scaling
 from coset.symmetries.trace import Guarded, mode
@@ -159,10 +159,11 @@ def check(
         EvaluationOnlyError: If factors that are said to hold in both modes change it in training.
         SymmetryError: If it changes for the example.
     """
-    dtype = _dtype(model)
+    dtype, parameters = _dtype(model), dict(model.named_parameters(remove_duplicate=False))
     if not sym.groups and not any(scaling.exact for scaling in sym.scalings):
         return Verification(0.0, 0.0, 0.0, True, _name(dtype), "given", 0)
-    states.check(states.of(model), where="the model")
+    # Buffers may be infinite, as masks are, where the output is not.
+    states.check({n: x for n, x in states.of(model).items() if n in parameters}, where="the model")
     with torch.random.fork_rng():
         runner = _Runner(sym, model, example, seed)
         reports = runner.reports(trials)
@@ -174,6 +175,7 @@ def check(
             except (RuntimeError, TypeError, CosetError) as error:
                 logger.info("float64 cannot decide: %s", error)
         if not reports:
+            states.check(states.of(model), where="the model")
             raise SymmetryError("the model's output is not finite, so its symmetry cannot be verified")
         failed = [report for report in reports if report.failed]
         if failed:
@@ -323,7 +325,7 @@ class _Runner:
         """How much the output of another call changes under two elements; None where it says nothing."""
         state = self._weights(weights)
         base = self._run_other(state, variant)
-        if not base or not all(bool(output.isfinite().any()) for output in base):
+        if not any_finite(base):
             return None
         if variant.kind == "flag" and [x.shape for x in base] != [x.shape for x in self.run(state)]:
             # It asks for other results, such as the hidden states.
@@ -451,7 +453,7 @@ class _Runner:
     def _report(self, weights: str, state: dict[str, Tensor], trials: int) -> Verification | None:
         """One set of weights; None where the model's output is not finite there."""
         base = self.run(state)
-        if not all(bool(output.isfinite().any()) for output in base):
+        if any(output.numel() for output in base) and not any_finite(base):
             return None
         worst = 0.0
         for trial in range(trials):

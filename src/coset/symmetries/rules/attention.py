@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coset.symmetries.rules.random import with_noise
 from coset.symmetries.rules.reshape import expand_to, reshape_to
 from coset.symmetries.tape import NONLINEAR, Call, Letter, Result, Value, rule
 from coset.symmetries.terms import units
@@ -29,6 +30,8 @@ def attention(call: Call) -> Result:
     if call.get("is_causal"):
         for axis in (-1, -2):
             call.tape.fix(weights.axes[axis], "causal mask")
+    if call.get("dropout_p", 0.0) > 0:
+        weights = with_noise(call, weights)
     out = call.tape.multiply([(weights, [*batch, "s", "t"]), (value, [*batch, "t", "f"])], [*batch, "s", "f"])
     rest: list[Value | None] = [None] * (len(call.shapes) - 1)
     return [out, *rest] if rest else out

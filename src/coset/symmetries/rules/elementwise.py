@@ -35,10 +35,6 @@ SMALLEST_CLAMP = 1e-5
 IDENTITY = (
     "clone",
     "contiguous",
-    "dropout",
-    "native_dropout",
-    "feature_dropout",
-    "alpha_dropout",
     "to",
     "_to_copy",
     "detach",
@@ -63,7 +59,7 @@ CASTS = ("to", "_to_copy", "type_as")
 ZERO = Law("kill", "kill")
 LAWS: dict[Law, tuple[str, ...]] = {
     LINEAR: ("neg", "negative", "real", "imag", "conj_physical"),
-    HOMOGENEOUS: ("relu", "leaky_relu", "rrelu", "rrelu_with_noise"),
+    HOMOGENEOUS: ("relu", "leaky_relu"),
     ODD: ("tanh", "erf", "sin", "asinh", "atan", "arctan", "tan", "sinh", "softshrink",
           "hardshrink", "round", "trunc", "fix", "special_erf", "arcsinh"),
     EVEN: ("cos", "cosh", "sinc", "special_sinc"),
@@ -73,7 +69,7 @@ LAWS: dict[Law, tuple[str, ...]] = {
     NONLINEAR: ("gelu", "silu", "sigmoid", "exp", "expm1", "exp2", "log", "log2", "log10", "log1p", "hardswish",
                 "hardsigmoid", "relu6", "softplus", "mish", "elu", "selu", "celu", "log_sigmoid",
                 "log_sigmoid_forward", "logit", "floor", "ceil", "frac", "bitwise_not", "lgamma", "digamma",
-                "erfinv", "nan_to_num", "bernoulli",
+                "erfinv", "nan_to_num",
                 "acos", "asin", "acosh", "atanh", "erfc", "i0", "arccos", "arcsin", "arccosh", "arctanh", "deg2rad",
                 "rad2deg", "mvlgamma", "polygamma", "bucketize"),
 }  # fmt: skip
