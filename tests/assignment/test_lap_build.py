@@ -64,7 +64,7 @@ def test_no_compiler_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         build.build()
 
 
-@pytest.mark.parametrize("works", [pytest.param(True, marks=compiler), False])
+@pytest.mark.parametrize("works", [pytest.param(True, marks=[compiler, pytest.mark.slow]), False])
 def test_setup_builds_and_never_fails(works: bool, tmp_path: Path) -> None:
     source = tmp_path / "source"
     shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info"))
