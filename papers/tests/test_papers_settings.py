@@ -69,7 +69,7 @@ def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     with pytest.raises(CosetError, match=r"part-smoke-\w+\.json is a part of another version: remove it"):
         settings.keep("part", lambda: 1)
     file.write_text("{}")
-    with pytest.raises(CosetError, match=r"part-smoke-\w+\.json is no part that was kept: remove it"):
+    with pytest.raises(CosetError, match=r"part-smoke-\w+\.json has no 'value': remove it"):
         settings.keep("part", lambda: 1)
 
 

@@ -19,9 +19,16 @@ MODEL = ("--model", "mlp:64-8-10", "--data", "digits", "--method", "map")
 FIT = ("fit", *MODEL, "--out", "run", "--checkpoint-seconds", "0")
 
 
+def heed_signals() -> None:
+    """What runs tests may ignore signals, as nohup does, and a child would, too."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "coset", *words]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=folder, text=True, preexec_fn=heed_signals, **pipes)
 
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129)])

@@ -352,37 +352,50 @@ def _met_unevenly(step: Primitive) -> set[tuple[Letter, Term]]:
 
 
 def independent(factors: list[Factor], parameters: Mapping[str, Value], bases: Bases) -> list[Factor]:
-    """Drop factors that finer ones span: of whole tensors by those of units, of heads by those of their units.
+    """Drop factors that others span: of whole tensors by those of units, of heads by those of their units.
 
     Those that hold in more modes come first, and span for the others.
     """
-    blocks = {name: cells(value) for name, value in parameters.items()}
+    places = _Places(parameters)
     units = [factor for factor in factors if factor.leaf is not None]
     units.sort(key=lambda factor: len(bases.get(factor.leaf, ())) if factor.leaf else 0, reverse=True)
     basis: list[Factor] = []
-    spans: dict[tuple[ScalingKind, int, Term | None], Equations[tuple[str, int]]] = {}
+    spans: dict[tuple[ScalingKind, int, Term | None], Equations[Place]] = {}
 
-    def span(factor: Factor, level: int, leaf: Term | None) -> Equations[tuple[str, int]]:
+    def span(factor: Factor, level: int, leaf: Term | None) -> Equations[Place]:
         return spans.setdefault((factor.kind, level, leaf), Equations(modulo_two=factor.kind == "sign"))
 
     for factor in [*units, *(f for f in factors if f.leaf is None)]:
-        action = _action(factor, blocks)
-        if not span(factor, factor.level, factor.leaf).reduce(action):
+        if not span(factor, factor.level, factor.leaf).reduce(places.action(factor, factor.leaf)):
             continue
         basis.append(factor)
-        above = [None, *bases.get(factor.leaf, ())] if factor.leaf is not None else [None]
-        for level in range(factor.level, 3):
-            # Those of one level and one set of units come from one solution, in which they are free of each other.
-            for leaf in above if level == factor.level else dict.fromkeys([*above, factor.leaf]):
+        for leaf in dict.fromkeys([factor.leaf, *(bases.get(factor.leaf, ()) if factor.leaf else ()), None]):
+            action = places.action(factor, leaf)
+            for level in range(factor.level, 3):
                 span(factor, level, leaf).vanish(action)
     return basis
 
 
-def _action(factor: Factor, blocks: Mapping[str, list[tuple[AxisSlot, ...]]]) -> Sum[tuple[str, int]]:
-    """The power of each block of each tensor when all units take the same factor."""
-    out: Sum[tuple[str, int]] = {}
-    for (tensor, slot), power in factor.powers.items():
-        for k, cell in enumerate(blocks[tensor]):
-            if slot is None or slot in cell:
-                out[tensor, k] = out.get((tensor, k), 0.0) + power
-    return out
+Place = tuple[str, int, AxisSlot | None]
+
+
+class _Places:
+    """Where factors act: the blocks of tensors, and in each the slots of the units whose factors they are."""
+
+    def __init__(self, parameters: Mapping[str, Value]) -> None:
+        self.blocks = {name: cells(value) for name, value in parameters.items()}
+        self.slots = {name: SlotTable.of(value) for name, value in parameters.items()}
+
+    def action(self, factor: Factor, leaf: Term | None) -> Sum[Place]:
+        """The power at each place, when all units that lie over the same unit of ``leaf`` take the same factor."""
+        out: Sum[Place] = {}
+        for (tensor, slot), power in factor.powers.items():
+            at = slot
+            if leaf is None or slot is None:
+                at = None
+            elif slot.leaf is not leaf:
+                at = self.slots[tensor].companion(slot, leaf)
+            for k, block in enumerate(self.blocks[tensor]):
+                if slot is None or slot in block:
+                    out[tensor, k, at] = out.get((tensor, k, at), 0.0) + power
+        return out
