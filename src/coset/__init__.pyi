@@ -189,6 +189,10 @@ from coset.solutions.symmetrized import Symmetrized as Symmetrized
 from coset.solutions.wasserstein import wasserstein as wasserstein
 from coset.symmetries import tape as tape
 from coset.symmetries.examples import Example as Example
+from coset.symmetries.fold import (
+    fold as fold,
+    untie as untie,
+)
 from coset.symmetries.group import (
     Element as Element,
     Group as Group,

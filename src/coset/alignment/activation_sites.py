@@ -128,7 +128,7 @@ def places(sym: Symmetry, axis: Axis, name: str) -> Tensor | None:
 
 def sources(axis: Axis, element: Element) -> Tensor:
     """(n,) positions: entry i of the moved axis is entry sources[i] of the axis."""
-    return Action({"": (axis,)}, (), element).on("", torch.arange(axis.size))
+    return Action({"": (axis,)}, (), (), element).on("", torch.arange(axis.size))
 
 
 def watch(

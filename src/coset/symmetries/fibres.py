@@ -115,7 +115,11 @@ Bases = dict[Term, list[Term]]
 def fibres(parameters: Mapping[str, Value], tape: Tape, always: Container[Term]) -> Bases:
     """Units -> the units they are fibred over, outermost first; of frozen units those in `always`."""
     bases = {leaf: outer for leaf, outer in _candidates(parameters).items() if not leaf.frozen or leaf in always}
-    check = _Check(bases)
+    carriers = {
+        value: {slot.leaf for slot in SlotTable.of(value).slots if slot.leaf.frozen and slot.leaf in bases}
+        for value in parameters.values()
+    }
+    check = _Check(bases, carriers)
     for step in tape.steps:
         for operand in (*step.ins, *step.outs):
             content = operand.value.content
@@ -154,9 +158,14 @@ Companion = Address | Via
 
 @dataclass
 class _Check:
-    """Reads the tape in order and drops the pairs that some step does not keep together."""
+    """Reads the tape in order and drops the pairs that some step does not keep together.
+
+    carriers: values -> units of a fixed order whose factors they have. In others, such as tables of rotary positions,
+    these units may well stand alone.
+    """
 
     bases: Bases
+    carriers: dict[Value, set[Term]]
     tables: dict[Value, SlotTable] = field(default_factory=dict)
     lookups: dict[tuple[Value, Term], tuple[Value | int, tuple[AxisSlot, ...]]] = field(default_factory=dict)
 
@@ -170,7 +179,10 @@ class _Check:
                 elif address[0] not in step.over and any(place[0] in step.over for place in _places(companion)):
                     # A statistic over the base at fixed i, as a softmax over heads takes, mixes the fibres.
                     _drop(self.bases, address[1], base)
+        carried = {leaf for operand in step.ins for leaf in self.carriers.get(operand.value, ())}
         for operand in step.outs:
+            if carried:
+                self.carriers[operand.value] = carried | self.carriers.get(operand.value, set())
             self._carry(operand, agreed)
             for address, base, companion in self._companions(operand):
                 if companion is None or agreed.get((address, base), companion) != companion:
@@ -205,6 +217,8 @@ class _Check:
         by_slot: dict[AxisSlot, Address] = {slot: address for address, slot in pairs}
         out: list[tuple[Address, Term, Companion | None]] = []
         for address, slot in pairs:
+            if address[1].frozen and address[1] not in self.carriers.get(operand.value, ()):
+                continue
             for base in self.bases.get(address[1], ()):
                 companion = table.companion(slot, base)
                 lookup = self.lookups.get((operand.value, base))

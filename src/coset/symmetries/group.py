@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -266,6 +267,75 @@ class Scaling(Shown):
         return Table(f"Scaling {self.name}: {what} {each}{apart}{rough}", rows)
 
 
+MatrixKind = Literal["linear", "orthogonal", "centred", "phase"]
+MATRICES: dict[MatrixKind, str] = {
+    "linear": "any invertible matrix",
+    "orthogonal": "an orthogonal matrix",
+    "centred": "an orthogonal matrix that fixes the vector of ones",
+    "phase": "a rotation of each pair",
+}
+
+
+@dataclass(frozen=True)
+class MatrixAxis:
+    """Where matrices act on one axis: M, or its inverse transpose if ``dual``.
+
+    ``occurrence`` counts where the units stand on the axis more than once; pairs are made with those of ``partner``.
+    """
+
+    tensor: str
+    axis: int
+    occurrence: int = 0
+    dual: bool = False
+    partner: int | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class MatrixGroup(Shown):
+    """Matrices that the units of one index set may be multiplied by, one for each of ``copies`` fibres.
+
+    Args:
+        name: Of the index set.
+        kind: "linear": any invertible matrix, GL(n). "orthogonal": O(n). "centred": the orthogonal matrices that fix
+            the vector of ones, O(n-1). "phase": a rotation of each pair of units, as rotary positions allow.
+        size: How many units there are; of pairs, how many pairs.
+        members: The axes that it acts on.
+        copies: How many independent matrices there are: one for each combination of the units in `over`.
+        over: The groups that the units lie over.
+        gains: Tensors that must be one along the units, which `coset.fold` makes so.
+
+    Example:
+        >>> [(group.name, group.kind, group.dimension) for group in sym.matrices]
+        []
+    """
+
+    name: str
+    kind: MatrixKind
+    size: int
+    members: tuple[MatrixAxis, ...]
+    copies: int = 1
+    over: tuple[str, ...] = ()
+    gains: tuple[str, ...] = ()
+
+    @property
+    def dimension(self) -> int:
+        """How many numbers a matrix is free in, over all copies."""
+        n = self.size
+        each = {"linear": n * n, "orthogonal": n * (n - 1) // 2, "centred": (n - 1) * (n - 2) // 2, "phase": n}
+        return self.copies * each[self.kind]
+
+    @property
+    def order(self) -> int:
+        """Of the matrices: pairs are turned by 2 x 2."""
+        return 2 if self.kind == "phase" else self.size
+
+    def _shown(self) -> Table:
+        apart = f", apart in each of {self.copies} of {', '.join(self.over)}" if self.over else ""
+        once = f", once {', '.join(self.gains)} is one" if self.gains else ""
+        rows = [(m.tensor, m.axis, "inverse transpose" if m.dual else "") for m in self.members]
+        return Table(f"MatrixGroup {self.name}: {MATRICES[self.kind]} of {self.size} units{apart}{once}", rows)
+
+
 @dataclass(frozen=True, repr=False)
 class FixedAxis(Shown):
     """An axis, or a part of one, that cannot move, and the op that says so.
@@ -292,7 +362,7 @@ class FixedAxis(Shown):
 
 @dataclass(frozen=True, repr=False)
 class Element(Shown):
-    """A group element: unit i of the result is unit p[i] of the argument, times its factor.
+    """A group element: unit i of the result is unit p[i] of the argument, times its factor; then matrices act.
 
     `Symmetry.identity`, `random` and `element` make them, and so does alignment.
 
@@ -302,6 +372,9 @@ class Element(Shown):
             one is the identity.
         scales: Scaling name -> factors of the same shape; absent ones are one.
         units: Scaling name -> the group whose units take its factors.
+        matrices: Matrix group name -> (*batch, n, n), or (*batch, copies, n, n) for units that lie over others; pairs
+            have (..., n, 2, 2). Absent ones are the identity.
+        powers: Scaling name -> the power of its factors on vectors of its units, where matrices act on all of these.
 
     Example:
         >>> g = sym.random(torch.Generator().manual_seed(0))
@@ -313,6 +386,8 @@ class Element(Shown):
     permutations: Mapping[str, Tensor]
     scales: Mapping[str, Tensor] = field(default_factory=dict)
     units: Mapping[str, str] = field(default_factory=dict, repr=False)
+    matrices: Mapping[str, Tensor] = field(default_factory=dict)
+    powers: Mapping[str, float] = field(default_factory=dict, repr=False)
 
     def __getitem__(self, name: str) -> Tensor:
         """The permutation of a group, also where it is the identity.
@@ -332,6 +407,8 @@ class Element(Shown):
             rows.append((name, f"moves {moves:,} of {p.numel():,} units", _first(p.flatten().tolist())))
         for name, c in self.scales.items():
             rows.append((name, f"{int((c != 1).sum()):,} factors that are not one", _first(c.flatten().tolist())))
+        for name, m in self.matrices.items():
+            rows.append((name, f"{math.prod(m.shape[:-2]):,} matrices of {m.shape[-1]} x {m.shape[-1]}"))
         many = f"{self.batch[0]:,} elements" if self.batch else "one element"
         return Table(f"Element: {many}{'' if rows else ', the identity'}", rows)
 
@@ -344,7 +421,13 @@ class Element(Shown):
             units = self.units[name]
             fibred = units in self.sets and self.sets[units].over
             return tuple(c.shape[: -2 if fibred else -1])
+        for name, m in self.matrices.items():
+            return tuple(m.shape[: m.dim() - self._rank(name)])
         return ()
+
+    def _rank(self, name: str) -> int:
+        """How many dimensions matrices have besides those of a batch."""
+        return 2 + bool(self.sets[name].over) + (not self.sets[name].movable)
 
     def _identity(self, name: str) -> Tensor:
         index_set = self.sets[name]
@@ -417,7 +500,47 @@ class Element(Shown):
                 theirs = other._scale(name)[1]
                 parts.append(self._pull(units, theirs) if units in self.sets else theirs)
             scales[name] = self._shaped(units, math.prod(parts[1:], start=parts[0]))
-        return Element(self.sets, permutations, scales, {**self.units, **other.units})
+        matrices = dict(self.matrices)
+        for name, m in other.matrices.items():
+            image = self._conjugated(name, m)
+            matrices[name] = matrices[name].to(image) @ image if name in matrices else image
+        units_of, powers = {**self.units, **other.units}, {**self.powers, **other.powers}
+        return Element(self.sets, permutations, scales, units_of, matrices, powers)
+
+    def _conjugated(self, name: str, m: Tensor) -> Tensor:
+        """g m g^-1 for the permutations and factors g of this element: what m becomes on the other side of them."""
+        index_set = self.sets[name]
+        moved = name in self.permutations or any(base in self.permutations for base in index_set.over)
+        if not moved and name not in self.units.values():
+            return m
+        trailing = 2 if index_set.movable else 3
+        m = m if index_set.over else m.unsqueeze(-trailing - 1)
+        if any(base in self.permutations for base in index_set.over):
+            numbers, copy = m.flatten(-trailing), self.source_copy(name).to(m.device)
+            batch = _joint(copy.shape[:-1], numbers.shape[:-2])
+            copy = copy.expand(*batch, copy.shape[-1]).unsqueeze(-1)
+            numbers = numbers.expand(*batch, *numbers.shape[-2:])
+            m = torch.unflatten(numbers.gather(-2, copy.expand(numbers.shape)), -1, m.shape[-trailing:])
+        if name in self.permutations:
+            p = self._flat(name).to(m.device)
+            batch = _joint(p.shape[:-1], m.shape[:-2])
+            m, p = m.expand(*batch, *m.shape[-2:]), p.expand(*batch, p.shape[-1])
+            m = m.gather(-2, p.unsqueeze(-1).expand(m.shape)).gather(-1, p.unsqueeze(-2).expand(m.shape))
+        for scaling in self._scalings_of(name) if index_set.movable else ():
+            c = self._scale(scaling)[1].to(m) ** self.powers[scaling]
+            m = c.unsqueeze(-1) * m / c.unsqueeze(-2)
+        return m if index_set.over else m.squeeze(-trailing - 1)
+
+    def _scalings_of(self, name: str) -> list[str]:
+        """The scalings whose factors the units have."""
+        scalings = [scaling for scaling in self.scales if self.units[scaling] == name]
+        for scaling in scalings:
+            if scaling not in self.powers:
+                raise SymmetryError(
+                    f"the factors {scaling!r} and the matrices of {name!r} act on other axes: "
+                    "their product is no element"
+                )
+        return scalings
 
     def inverse(self) -> Element:
         """The element that undoes this one."""
@@ -431,7 +554,11 @@ class Element(Shown):
         for name in self.scales:
             units, x = self._scale(name)
             scales[name] = self._shaped(units, self._push(units, 1 / x) if units in self.sets else 1 / x)
-        return Element(self.sets, permutations, scales, self.units)
+        undone = Element(self.sets, permutations, scales, self.units, {}, self.powers)
+        matrices = {
+            name: undone._conjugated(name, torch.linalg.inv(m.double()).to(m)) for name, m in self.matrices.items()
+        }
+        return replace(undone, matrices=matrices)
 
     def _push(self, name: str, x: Tensor) -> Tensor:
         """Write x of shape (..., copies, size) to the source of each unit: the inverse of ``_pull``."""
@@ -459,6 +586,8 @@ class Element(Shown):
             {name: p.to(device) for name, p in self.permutations.items()},
             {name: c.to(device) for name, c in self.scales.items()},
             self.units,
+            {name: m.to(device) for name, m in self.matrices.items()},
+            self.powers,
         )
 
 
@@ -473,11 +602,15 @@ def _joint(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Label:
-    """What a dimension of a block indexes: a set of units (empty: a fixed order), on an axis of the tensor."""
+    """What a dimension of a block indexes: a set of units (empty: a fixed order), on an axis of the tensor.
+
+    ``occurrence`` counts the units' places on the axis.
+    """
 
     units: str
     axis: int
     size: int
+    occurrence: int = 0
 
 
 @dataclass(frozen=True)
@@ -513,7 +646,7 @@ def blocks(tensor: Tensor, axes: Sequence[Axis], lead: int = 0) -> list[Block]:
         rows = [
             (part, (*labels, *more))
             for values, labels in rows
-            for part, more in _apart(values, lead + len(labels), axis, d)
+            for part, more in _apart(values, lead + len(labels), axis, d, Counter())
         ]
     return [Block(values, labels) for values, labels in rows]
 
@@ -525,31 +658,36 @@ def labels(axes: tuple[Axis, ...]) -> tuple[tuple[Label, ...], ...]:
     return tuple(block.labels for block in blocks(empty, axes))
 
 
-def _apart(values: Tensor, dim: int, axis: Axis, number: int) -> list[tuple[Tensor, tuple[Label, ...]]]:
+def _apart(
+    values: Tensor, dim: int, axis: Axis, number: int, places: Counter[str]
+) -> list[tuple[Tensor, tuple[Label, ...]]]:
     """Views of `values` whose dimension `dim` is replaced by one for each factor of `axis`."""
     if isinstance(axis, Units):
-        return [(values, (Label(axis.name, number, axis.size),))]
+        places[axis.name] += 1
+        return [(values, (Label(axis.name, number, axis.size, places[axis.name] - 1),))]
     if isinstance(axis, Fixed):
         return [(values, (Label("", number, axis.size),))]
     pieces: list[tuple[Tensor, tuple[Label, ...]]] = []
     if isinstance(axis, Concat):
         start = 0
         for part in axis.parts:
-            pieces += _apart(values.narrow(dim, start, part.size), dim, part, number)
+            pieces += _apart(values.narrow(dim, start, part.size), dim, part, number, places)
             start += part.size
         return pieces
     if isinstance(axis, Interleave):
         lanes = torch.unflatten(values, dim, (-1, len(axis.parts)))
         for k, part in enumerate(axis.parts):
-            pieces += _apart(lanes.select(dim + 1, k), dim, part, number)
+            pieces += _apart(lanes.select(dim + 1, k), dim, part, number, places)
         return pieces
     rows: list[tuple[Tensor, tuple[Label, ...]]] = [
         (torch.unflatten(values, dim, [part.size for part in axis.parts]), ())
     ]
     for part in axis.parts:
-        rows = [
-            (inner, (*done, *more))
+        before = Counter(places)
+        inner = [
+            (_apart(outer, dim + len(done), part, number, counted := Counter(before)), done, counted)
             for outer, done in rows
-            for inner, more in _apart(outer, dim + len(done), part, number)
         ]
+        rows = [(view, (*done, *more)) for views, done, _ in inner for view, more in views]
+        places.update(inner[0][2] - before)
     return rows

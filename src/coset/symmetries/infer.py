@@ -26,7 +26,7 @@ from coset.symmetries.tape import NONLINEAR
 from coset.symmetries.terms import Cause, freeze
 from coset.symmetries.trace import Trace, another_size, single, touched, trace
 from coset.symmetries.training_mode import EvaluationOnlyError
-from coset.symmetries.verify import CounterexampleError, check
+from coset.symmetries.verify import CounterexampleError, MatricesError, check, confirmed
 
 logger = logging.getLogger(__name__)
 
@@ -104,6 +104,7 @@ class _Inference:
         self.aside: set[str] = set()
         self.resized = False
         self.evaluation_only: set[str] = set()
+        self.immovable: set[str] = set()  # names of groups whose matrices change the function
         for example in (first, *more):
             self._trace(example)
         if any(buffer is not None for trace in self.traces for buffer in trace.mutated):
@@ -189,6 +190,7 @@ class _Inference:
                 replace(s, evaluation_only=s.evaluation_only or s.name in self.evaluation_only) for s in sym.scalings
             ),
             notes=(*sym.notes, *self.notes),
+            matrices=tuple(group for group in sym.matrices if group.name not in self.immovable),
             buffers=frozenset(self._buffers() & aliases.keys()),
             tied={name: first for name, first in aliases.items() if name != first},
         )
@@ -199,7 +201,9 @@ class _Inference:
         """Without verification: the model is traced once more, with all sizes changed that it lets change."""
         self._trace_another_size()
         self._freeze_unreached()
-        return self._build()
+        sym = self._build()
+        # Pairs that turn are known by running the model alone.
+        return replace(sym, matrices=tuple(group for group in sym.matrices if group.kind != "phase"))
 
     def _trace_another_size(self) -> None:
         other = None if self.resized else another_size(self.model, self.traces[0].example)
@@ -219,10 +223,18 @@ class _Inference:
         while True:
             sym = self._build()
             start = time.perf_counter()
+            phases = {group.name for group in sym.matrices if group.kind == "phase"}
+            rejected = phases - confirmed(sym, self.model, self.traces[0].example, phases) if phases else set()
+            if rejected:
+                self.immovable |= rejected
+                continue
             try:
                 verification = check(sym, self.model, self.traces[0].example, others=self.others)
             except CounterexampleError as error:
                 if not freezing and self._trace_there(error.variant):
+                    continue
+                if error.matrices and not error.groups and not error.scalings:
+                    self.immovable |= set(error.matrices)
                     continue
                 if self.strict or not (error.groups or error.scalings) or len(freezing) >= MOST_FROZEN:
                     raise SymmetryError(f"{error}{self._blame()}") from error
@@ -230,6 +242,9 @@ class _Inference:
                 self._freeze(sym, error)
             except EvaluationOnlyError as error:
                 self.evaluation_only |= set(error.scalings)
+            except MatricesError as error:
+                logger.warning("%s; they are left out", error)
+                self.immovable |= set(error.matrices)
             except SymmetryError as error:
                 if self.strict or not self._freeze_conditional():
                     raise SymmetryError(f"{error}{self._blame()}") from error

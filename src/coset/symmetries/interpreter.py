@@ -15,7 +15,9 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 import coset.symmetries.rules  # noqa: F401  (registers every rule)
 from coset.core.errors import SymmetryError
 from coset.symmetries.fibres import Bases, fibres
+from coset.symmetries.fold import foldable
 from coset.symmetries.group import COMPOSITES, Axis, Concat, Fixed, FixedAxis, IndexSet, Interleave, Product, Units
+from coset.symmetries.matrices import find_matrices, phases
 from coset.symmetries.reach import reach
 from coset.symmetries.scaling import Factor, find_scalings, independent
 from coset.symmetries.symmetry import Symmetry
@@ -293,6 +295,12 @@ def build(inference: Inference, aliases: Mapping[str, str]) -> Symmetry:
     for name, first in aliases.items():
         tied.setdefault(first, []).append(name)
     scalings = tuple(factor.scaling(k, unit_names, sets, tied) for k, factor in enumerate(factors))
+    outer = {base for bases_of in bases.values() for base in bases_of}
+    turning = [
+        one.group(unit_names, sets, inference.parameters, tied)
+        for one in find_matrices(inference.parameters, inference.tape, outer)
+    ]
+    matrices = [group for group in turning if foldable(group, scalings)]
     fixed = [
         FixedAxis(name, d, leaf.size, leaf.cause.op, leaf.cause.reason)
         for name, value in values.items()
@@ -302,7 +310,16 @@ def build(inference: Inference, aliases: Mapping[str, str]) -> Symmetry:
     ]
     notes = tuple(dict.fromkeys(inference.tape.notes))
     conditional = frozenset(name for leaf, name in unit_names.items() if leaf in inference.tape.conditional)
-    return Symmetry(sets, axes, scalings, tuple(dict.fromkeys(fixed)), notes=notes, conditional=conditional)
+    return Symmetry(
+        sets,
+        axes,
+        scalings,
+        tuple(dict.fromkeys(fixed)),
+        notes=notes,
+        conditional=conditional,
+        matrices=(*matrices, *phases(scalings, axes, sets)),
+        blocked=tuple(group for group in turning if group not in matrices),
+    )
 
 
 def _names(inference: Inference, bases: Bases, factors: list[Factor]) -> dict[Term, str]:

@@ -6,7 +6,13 @@
 
 Tensors that are not trained, such as running statistics, may be listed under "buffers": costs leave them out. A
 second name of a tensor may be given its first under "tied": a state may leave either out. "notes" are sentences, and
-"conditional" the groups that hold where the scores that rank their units differ.
+"conditional" the groups that hold where the scores that rank their units differ. "matrices" say where matrices act:
+
+    {"stream": {"kind": "orthogonal", "members": [["0.weight", 0], ["1.weight", 1]], "gains": ["norm.weight"]}}
+
+with "linear" ones [tensor, axis, occurrence, true] where the inverse transpose acts, and with pairs the occurrence of
+the second of each as a fifth entry, or null.
+
 An axis is the name of a group, a number (a fixed order of that many positions), a list (a product, outermost
 first), or ``{"concat": [...]}`` or ``{"interleave": [...]}``.
 """
@@ -31,6 +37,7 @@ from coset.core.errors import StateError, SymmetryError
 from coset.core.json_reader import shown
 from coset.symmetries.group import (
     COMPOSITES,
+    MATRICES,
     Axis,
     Concat,
     Element,
@@ -38,19 +45,24 @@ from coset.symmetries.group import (
     FixedAxis,
     IndexSet,
     Interleave,
+    MatrixAxis,
+    MatrixGroup,
+    MatrixKind,
     Product,
     ScaledAxis,
     Scaling,
     Units,
     names,
 )
+from coset.symmetries.matrices import pairs_on
 from coset.symmetries.symmetry import Symmetry
 
 LARGEST = 2**63  # positions of an axis
 FACTORS = 64  # of a product: more than that are no tensor's
 METADATA = "coset.symmetry"  # under this name the file of an element says to which symmetry it belongs
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
-PERMUTATION, SCALE = "permutation/", "scale/"
+PERMUTATION, SCALE, MATRIX = "permutation/", "scale/", "matrix/"
+ORTHOGONAL = 1e-4  # how far from orthogonal the matrices of a file may be: float32 and many products
 
 
 def symmetry_to_json(sym: Symmetry) -> str:
@@ -65,6 +77,8 @@ def symmetry_to_json(sym: Symmetry) -> str:
         "tied": dict(sym.tied),
         "notes": list(sym.notes),
         "conditional": [name for name in sym.sets if name in sym.conditional],
+        "matrices": {group.name: matrices_to_json(group) for group in sym.matrices},
+        "blocked": {group.name: matrices_to_json(group) for group in sym.blocked},
     }
     return json.dumps(raw, indent=1)
 
@@ -82,7 +96,22 @@ def symmetry_from_json(text: str) -> Symmetry:
     fixed = tuple(FixedAxis(*entry) for entry in raw.get("fixed", ()))
     buffers, tied = frozenset(raw.get("buffers", ())), raw.get("tied", {})
     notes, conditional = tuple(raw.get("notes", ())), frozenset(raw.get("conditional", ()))
-    return Symmetry(sets, axes, scalings, fixed, buffers=buffers, tied=tied, notes=notes, conditional=conditional)
+    matrices, blocked = (
+        tuple(matrices_from_json(n, r, sets, axes) for n, r in raw.get(key, {}).items())
+        for key in ("matrices", "blocked")
+    )
+    return Symmetry(
+        sets,
+        axes,
+        scalings,
+        fixed,
+        buffers=buffers,
+        tied=tied,
+        notes=notes,
+        conditional=conditional,
+        matrices=matrices,
+        blocked=blocked,
+    )
 
 
 def symmetry_of_file(text: str) -> Symmetry:
@@ -194,6 +223,63 @@ def _member_from_json(where: str, raw: Any, units: str, axes: Mapping[str, tuple
     if not 0 <= member.occurrence < occurrences:
         at = f"axis {member.axis} of {member.tensor!r}"
         raise SymmetryError(f"{where}: {at} has {units!r} {occurrences} times, not at occurrence {member.occurrence!r}")
+    return member
+
+
+def matrices_to_json(group: MatrixGroup) -> dict[str, Any]:
+    def member(m: MatrixAxis) -> list[Any]:
+        full = [m.tensor, m.axis, m.occurrence, m.dual, m.partner]
+        return full if group.kind == "phase" else full[:4] if m.dual else full[:3] if m.occurrence else full[:2]
+
+    out: dict[str, Any] = {"kind": group.kind, "members": [member(m) for m in group.members]}
+    return {**out, "gains": list(group.gains)} if group.gains else out
+
+
+def matrices_from_json(
+    name: str, raw: Any, sets: Mapping[str, IndexSet], axes: Mapping[str, tuple[Axis, ...]]
+) -> MatrixGroup:
+    where = f"the matrices of {name!r}"
+    if not isinstance(raw, dict) or not isinstance(raw.get("members"), list) or raw.get("kind") not in MATRICES:
+        raise SymmetryError(f"{where} need a 'kind', {', '.join(MATRICES)}, and 'members' as [tensor, axis]")
+    kind, gains = raw["kind"], raw.get("gains", [])
+    if name not in sets:
+        raise SymmetryError(f"{where} name a group that is not declared under 'groups'")
+    if (kind == "phase") == sets[name].movable:
+        raise SymmetryError(
+            f"{where} are of the kind {kind!r}: pairs that turn have a fixed order, and other units none"
+        )
+    if not isinstance(gains, list) or not all(isinstance(gain, str) and gain in axes for gain in gains):
+        raise SymmetryError(f"{where} have the gains {shown(gains)}; they are names under 'tensors'")
+    members = tuple(_turned_from_json(where, name, kind, member, axes) for member in raw["members"])
+    one = sets[name]
+    copies = math.prod(sets[base].size for base in one.over)
+    return MatrixGroup(name, kind, one.size, members, copies, one.over, tuple(gains))
+
+
+def _turned_from_json(
+    where: str, units: str, kind: MatrixKind, raw: Any, axes: Mapping[str, tuple[Axis, ...]]
+) -> MatrixAxis:
+    kinds: tuple[Any, ...] = (str, int, int, bool, int | None)
+    plain = isinstance(raw, list) and 2 <= len(raw) <= len(kinds)
+    if not plain or not all(
+        isinstance(x, each) and (each is bool) == isinstance(x, bool) for x, each in zip(raw, kinds, strict=False)
+    ):
+        raise SymmetryError(f"{where} have the member {shown(raw)}; a member is [tensor, axis]")
+    member = MatrixAxis(*raw)
+    if member.tensor not in axes:
+        raise SymmetryError(f"{where} name the tensor {member.tensor!r}, which is not under 'tensors'")
+    of = axes[member.tensor]
+    at = f"axis {member.axis} of {member.tensor!r}"
+    if not 0 <= member.axis < len(of) or units not in names(of[member.axis]):
+        raise SymmetryError(f"{where}: {at} does not have the units {units!r}")
+    occurrences = _occurrences(of[member.axis], units)
+    if not 0 <= member.occurrence < occurrences:
+        raise SymmetryError(f"{where}: {at} has {units!r} {occurrences} times, not at {member.occurrence}")
+    if member.dual and kind != "linear":
+        raise SymmetryError(f"{where}: the inverse transpose of an orthogonal matrix is itself, at {at}")
+    pairs = pairs_on(of[member.axis], units) if kind == "phase" else [(member.occurrence, None)]
+    if (member.occurrence, member.partner) not in pairs:
+        raise SymmetryError(f"{where}: {at} has no such pair of {units!r}")
     return member
 
 
@@ -319,6 +405,9 @@ def parse(text: str) -> dict[str, Any]:
     notes = raw.get("notes", [])
     if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
         raise SymmetryError("'notes' must be a list of sentences")
+    for key in ("matrices", "blocked"):
+        if not isinstance(raw.get(key, {}), dict):
+            raise SymmetryError(f"'{key}' must map groups to where matrices act on their units")
     conditional = raw.get("conditional", [])
     if not isinstance(conditional, list) or not all(isinstance(name, str) for name in conditional):
         raise SymmetryError("'conditional' must be a list of names of groups")
@@ -333,14 +422,15 @@ def _is_fixed(raw: Any) -> bool:
 
 
 def save_element(path: str | Path, sym: Symmetry, element: Element) -> None:
-    """Write a `.safetensors` file with the permutations, the factors, and the symmetry as metadata, atomically."""
+    """Write a `.safetensors` file with permutations, factors, matrices, and the symmetry as metadata, atomically."""
     tensors = {PERMUTATION + name: p for name, p in element.permutations.items()}
     tensors |= {SCALE + name: c for name, c in element.scales.items()}
+    tensors |= {MATRIX + name: m for name, m in element.matrices.items()}
     save_state(tensors, path, {METADATA: sym.to_json()})
 
 
 def load_element(path: str | Path) -> tuple[Symmetry, Element]:
-    """Read what `save_element` wrote; permutations that are none are refused."""
+    """Read what `save_element` wrote; permutations that are none, and matrices of no such group, are refused."""
     stored = open_state(path)
     if METADATA not in stored.metadata:
         raise StateError(f"{path} holds no element of a symmetry; `coset align` writes one beside its result.")
@@ -348,6 +438,8 @@ def load_element(path: str | Path) -> tuple[Symmetry, Element]:
     permutations: dict[str, Tensor] = {}
     scales: dict[str, Tensor] = {}
     factors = {scaling.name: scaling for scaling in sym.scalings}
+    matrices: dict[str, Tensor] = {}
+    turning = {group.name: group for group in sym.matrices}
     for key in stored:
         kind, _, name = key.partition("/")
         x = stored[key]
@@ -360,9 +452,32 @@ def load_element(path: str | Path) -> tuple[Symmetry, Element]:
             permutations[name] = x.long()
         elif kind == "scale" and name in factors:
             scales[name] = _factors(key, x, factors[name], path)
+        elif kind == "matrix" and name in turning:
+            matrices[name] = _matrices(key, x, turning[name], path)
         else:
             raise StateError(f"'{key}' in {path} belongs to no group or scaling of its symmetry.")
-    return sym, sym.element(permutations, scales)
+    return sym, sym.element(permutations, scales, matrices)
+
+
+def _matrices(key: str, x: Tensor, group: MatrixGroup, path: str | Path) -> Tensor:
+    n, pairs = group.order, [group.size] if group.kind == "phase" else []
+    shape = (*([group.copies] if group.over else []), *pairs, n, n)
+    if x.shape != shape:
+        raise StateError(f"'{key}' in {path} has shape {tuple(x.shape)} where {shape} is expected.")
+    if x.dtype not in (torch.float32, torch.float64):
+        raise StateError(f"'{key}' in {path} is {x.dtype}, and matrices are in float32 or float64.")
+    if not bool(x.isfinite().all()):
+        raise StateError(f"'{key}' in {path} is not finite.")
+    m = x.double()
+    if group.kind == "linear":
+        good = bool((torch.linalg.matrix_rank(m) == n).all())
+    else:
+        good = bool(((m @ m.mT - torch.eye(n, dtype=m.dtype)).abs() < ORTHOGONAL).all())
+        good &= group.kind != "centred" or bool(((m.sum(-1) - 1).abs() < ORTHOGONAL).all())
+        good &= group.kind != "phase" or bool((torch.linalg.det(m) > 0).all())
+    if not good:
+        raise StateError(f"'{key}' in {path} is not {MATRICES[group.kind]}.")
+    return x
 
 
 def _factors(key: str, x: Tensor, scaling: Scaling, path: str | Path) -> Tensor:
@@ -388,6 +503,9 @@ def summary(sym: Symmetry) -> dict[str, Any]:
         "tensors": {"all": len(sym.axes), "moved": len(moved_tensors(sym)), "scalars": len(scalar_tensors(sym))},
         "groups": [dataclasses.asdict(group) for group in sym.groups],
         "scalings": [dataclasses.asdict(scaling) for scaling in sym.scalings],
+        "dimension": sym.dimension,
+        "matrices": [{**dataclasses.asdict(group), "dimension": group.dimension} for group in sym.matrices],
+        "blocked": [{**dataclasses.asdict(group), "dimension": group.dimension} for group in sym.blocked],
         "fixed": [dataclasses.asdict(fixed) for fixed in sym.fixed],
         "verification": verification,
         "seconds": dict(sym.seconds),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from coset.core.names import gather, label, owner, pattern, span, tail
-from coset.symmetries.group import FixedAxis, Group, Scaling
+from coset.symmetries.group import MATRICES, FixedAxis, Group, MatrixGroup, Scaling
 
 MEMBERS = 2  # of a group that are named
 T = TypeVar("T")
@@ -28,6 +28,15 @@ def scaling_rows(scalings: Sequence[Scaling]) -> list[tuple[str, str, int, str, 
         first = same[0]
         name = label(scaling.units for scaling in same) or "(whole tensors)"
         rows.append((first.kind, name, len(same), _units(same), first.precision))
+    return rows
+
+
+def matrix_rows(matrices: Sequence[MatrixGroup]) -> list[tuple[str, int, str, str]]:
+    """Name, number of groups, their units, and which matrices, with the gains that must be one."""
+    rows = []
+    for same in gather(matrices, lambda group: (group.kind, pattern(group.name), tuple(map(pattern, group.over)))):
+        once = f", once {span(len(group.gains) for group in same)} gains are folded" if same[0].gains else ""
+        rows.append((label(group.name for group in same), len(same), _units(same), MATRICES[same[0].kind] + once))
     return rows
 
 
@@ -55,7 +64,7 @@ def _members(same: Sequence[Group]) -> str:
     return ", ".join(members[:MEMBERS] + ["..."] * (len(members) > MEMBERS))
 
 
-def _units(same: Sequence[Group] | Sequence[Scaling]) -> str:
+def _units(same: Sequence[Group] | Sequence[Scaling] | Sequence[MatrixGroup]) -> str:
     """`16`, `16 to 64`, or `4 x 16 over qkv[0]`."""
     sizes = span(each.size for each in same)
     over = ", ".join(map(tail, same[0].over))

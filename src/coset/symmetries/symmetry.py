@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar, overload, runtime_checkable
 
 import torch
@@ -22,20 +23,35 @@ from coset.symmetries.group import (
     Group,
     IndexSet,
     Layout,
+    MatrixAxis,
+    MatrixGroup,
     ScaledAxis,
     Scaling,
+    blocks,
     layout,
     names,
 )
-from coset.symmetries.show import few, fixed_rows, group_rows, scaling_rows
+from coset.symmetries.matrix_action import random_matrices, turn
+from coset.symmetries.show import few, fixed_rows, group_rows, matrix_rows, scaling_rows
 
 
 class Action:
     """Index tables of one element, shared by all tensors with the same axes."""
 
-    def __init__(self, axes: Mapping[str, tuple[Axis, ...]], scalings: Sequence[Scaling], element: Element) -> None:
+    def __init__(
+        self,
+        axes: Mapping[str, tuple[Axis, ...]],
+        scalings: Sequence[Scaling],
+        matrices: Sequence[MatrixGroup],
+        element: Element,
+    ) -> None:
         self.axes = axes
         self.element = element
+        self.turned: dict[str, list[tuple[MatrixGroup, MatrixAxis]]] = {}
+        for group in matrices:
+            for turned in group.members if group.name in element.matrices else ():
+                self.turned.setdefault(turned.tensor, []).append((group, turned))
+        self._inverses: dict[str, Tensor] = {}
         self.scaled: dict[str, list[tuple[Scaling, ScaledAxis]]] = {}
         for scaling in scalings:
             for member in scaling.members if scaling.name in element.scales else ():
@@ -48,7 +64,7 @@ class Action:
         }
         self._plain: dict[Axis, Tensor] = {}
         self._layouts: dict[Axis, Layout] = {}
-        tensors = [*element.permutations.values(), *element.scales.values()]
+        tensors = [*element.permutations.values(), *element.scales.values(), *element.matrices.values()]
         self.device = tensors[0].device if tensors else torch.device("cpu")
 
     def _layout(self, axis: Axis) -> Layout:
@@ -71,7 +87,12 @@ class Action:
         if self.batch and tuple(tensor.shape[:lead]) != self.batch:
             count, leading = self.batch[0], tuple(tensor.shape[:lead])
             raise SymmetryError(f"{count} elements cannot act on tensor {name!r} with leading shape {leading}")
-        image = self._rescale(name, self._gather(axes, tensor, lead), lead)
+        image = self._gather(axes, tensor, lead)
+        # In few bits every product is an error that can be seen, and a factor may not fit: round once, at the end.
+        few = tensor.is_floating_point() and tensor.element_size() < 4
+        if few and (name in self.scaled or name in self.turned):
+            image = image.float()
+        image = self._turn(name, self._rescale(name, image, lead), lead).to(tensor.dtype)
         return image.clone() if image is tensor else image
 
     def _gather(self, axes: Sequence[Axis], tensor: Tensor, lead: int) -> Tensor:
@@ -155,16 +176,32 @@ class Action:
         return p[..., copy, unit]
 
     def _rescale(self, name: str, tensor: Tensor, lead: int) -> Tensor:
-        members = self.scaled.get(name, ())
-        # In few bits every product is an error that can be seen, and a factor may not fit: round once, at the end.
-        few = bool(members) and tensor.is_floating_point() and tensor.element_size() < 4
-        image = tensor.float() if few else tensor
-        for scaling, member in members:
+        image = tensor
+        for scaling, member in self.scaled.get(name, ()):
             factor = self._factor(scaling, member, self.axes[name]).to(image)
             if not self.batch:
                 factor = factor.reshape((*[1] * lead, *factor.shape))
             image = (image + member.offset) * factor**member.power - member.offset
-        return image.to(tensor.dtype)
+        return image
+
+    def _turn(self, name: str, tensor: Tensor, lead: int) -> Tensor:
+        """The tensor with each of its axes that matrices act on multiplied by them."""
+        members = self.turned.get(name)
+        if not members:
+            return tensor
+        image = tensor.clone(memory_format=torch.contiguous_format)
+        parts = blocks(image, self.axes[name], lead)
+        for group, member in members:
+            turn(parts, group, member, self._matrices(group, member.dual).to(image), lead)
+        return image
+
+    def _matrices(self, group: MatrixGroup, dual: bool) -> Tensor:
+        """(*batch, copies, [n,] k, k)"""
+        if dual and group.name not in self._inverses:
+            m = self.element.matrices[group.name]
+            self._inverses[group.name] = torch.linalg.inv(m.double()).mT.to(m)
+        m = self._inverses[group.name] if dual else self.element.matrices[group.name]
+        return m if group.over else m.unsqueeze(len(self.batch))
 
     def _factor(self, scaling: Scaling, member: ScaledAxis, axes: Sequence[Axis]) -> Tensor:
         """Factors of a tensor, one where the scaling does not reach."""
@@ -205,7 +242,7 @@ if TYPE_CHECKING:
 
 # Random factors are drawn from exp(N(0, SPREAD^2)): far enough from one to be seen, near enough to stay accurate.
 SPREAD = 0.5
-GROUP_ROWS, OTHER_ROWS = 5, 2  # in a terminal, with one row on verification within `core.show.LINES`
+GROUP_ROWS, OTHER_ROWS = 4, 2  # in a terminal, with one row on verification within `core.show.LINES`
 
 
 @runtime_checkable
@@ -235,6 +272,8 @@ class Symmetry(Shown):
         tied: Second names of tensors -> their first name; a state may leave either out.
         notes: What holds under a condition, or could not be looked at, in a sentence each.
         conditional: Groups that hold where the scores that rank their units differ.
+        matrices: Units that matrices may act on: rotations of a residual stream, maps inside heads.
+        blocked: Those that gains forbid which `coset.fold` cannot move, such as one before a tied unembedding.
 
     Example:
         >>> [(group.name, group.size) for group in sym.groups]
@@ -253,6 +292,8 @@ class Symmetry(Shown):
     tied: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     conditional: frozenset[str] = frozenset()
+    matrices: tuple[MatrixGroup, ...] = ()
+    blocked: tuple[MatrixGroup, ...] = ()
 
     @property
     def groups(self) -> tuple[Group, ...]:
@@ -281,15 +322,47 @@ class Symmetry(Shown):
         """log |G|, the logarithm of the number of permutations; scalings have no number."""
         return sum(group.log_order for group in self.groups)
 
+    @property
+    def dimension(self) -> int:
+        """How many numbers an element is free in: matrices, and positive factors that are none of these."""
+        turned = {group.name for group in self.matrices if group.kind == "linear"}
+        factors = [s for s in self.scalings if s.kind == "scaling" and s.units not in turned]
+        return sum(s.copies * s.size for s in factors) + sum(group.dimension for group in self.matrices)
+
+    @functools.cached_property
+    def _powers(self) -> dict[str, float]:
+        """Scalings that multiply vectors by a power of their factors, and what M^-T acts on by its inverse."""
+        powers: dict[str, float] = {}
+        for group in self.matrices:
+            own = {(m.tensor, m.axis, m.occurrence): m.dual for m in group.members}
+            for scaling in self.scalings:
+                if scaling.units != group.name or not scaling.exact:
+                    continue
+                acts = {(m.tensor, m.axis, m.occurrence): m.power for m in scaling.members if not m.offset}
+                even = scaling.kind == "sign"
+                signed = {(-acts[k] if dual and not even else acts[k]) for k, dual in own.items() if k in acts}
+                if acts.keys() == own.keys() and len(signed) == 1:
+                    powers[scaling.name] = signed.pop()
+        return powers
+
+    def without_matrices(self) -> Symmetry:
+        """The part of the group that permutes and rescales units."""
+        return replace(self, matrices=(), blocked=())
+
     def element(
-        self, permutations: Mapping[str, Tensor] | None = None, scales: Mapping[str, Tensor] | None = None
+        self,
+        permutations: Mapping[str, Tensor] | None = None,
+        scales: Mapping[str, Tensor] | None = None,
+        matrices: Mapping[str, Tensor] | None = None,
     ) -> Element:
-        """The element with these permutations and factors; what is not named stays as it is.
+        """The element with these permutations, factors and matrices; what is not named stays as it is.
 
         Args:
             permutations: Group name -> [size], or [copies, size] for units that lie over others: unit i of the image is
                 unit p[i]. With a leading dimension, a batch of elements.
             scales: Scaling name -> factors of the same shape, for the units where they stand in the image.
+            matrices: Matrix group name -> [n, n], or [copies, n, n] for units that lie over others; [..., n, 2, 2] for
+                pairs.
 
         Example:
             >>> swap = sym.element({"layers.0": torch.tensor([1, 0, *range(2, 16)])})
@@ -297,14 +370,19 @@ class Symmetry(Shown):
             True
         """
         units = {scaling.name: scaling.units for scaling in self.scalings}
-        return Element(self.sets, permutations or {}, scales or {}, units)
+        return Element(self.sets, permutations or {}, scales or {}, units, matrices or {}, self._powers)
 
     def identity(self) -> Element:
         """The element that leaves every state as it is."""
         return self.element()
 
     def random(
-        self, generator: torch.Generator | None = None, *, batch: int | None = None, scalings: bool = False
+        self,
+        generator: torch.Generator | None = None,
+        *,
+        batch: int | None = None,
+        scalings: bool = False,
+        matrices: bool = False,
     ) -> Element:
         """A uniform permutation of each group.
 
@@ -313,6 +391,8 @@ class Symmetry(Shown):
             batch: How many elements to draw at once, to act on a population of as many states; None for one.
             scalings: Whether to draw factors exp(N(0, 0.25)) and signs too, of the scalings that are exact in
                 evaluation and in training.
+            matrices: Whether to draw matrices, too: orthogonal ones uniformly (Haar), others with singular values
+                between 1/2 and 2. Where they ask for gains of one, the element acts on what `coset.fold` returns.
 
         Example:
             >>> sym.random(torch.Generator().manual_seed(0), batch=5).batch
@@ -330,6 +410,7 @@ class Symmetry(Shown):
             for name, one in self.sets.items()
             if one.movable
         }
+        turning = {group.name: random_matrices(group, lead, generator, device) for group in self.matrices if matrices}
         scales: dict[str, Tensor] = {}
         for scaling in self.scalings if scalings else ():
             noise = torch.randn(
@@ -338,9 +419,9 @@ class Symmetry(Shown):
                 device=device,
                 dtype=torch.float64,
             )
-            if scaling.in_both_modes:
+            if scaling.in_both_modes and (scaling.units not in turning or scaling.name in self._powers):
                 scales[scaling.name] = noise.sign() if scaling.kind == "sign" else (SPREAD * noise).exp()
-        return self.element(permutations, scales)
+        return self.element(permutations, scales, turning)
 
     def missing(self, names: Collection[str]) -> list[str]:
         """The tensors that a state with these names lacks; of tied ones, one is enough.
@@ -381,7 +462,7 @@ class Symmetry(Shown):
             What it got: a solution of the same class, a `Population`, else a new state.
 
         Raises:
-            SymmetryError: If a tensor has not the shape that the symmetry expects.
+            SymmetryError: If a tensor has not the shape that the symmetry expects, or a gain that must be one is not.
 
         Example:
             >>> g = sym.random(torch.Generator().manual_seed(0))
@@ -391,7 +472,14 @@ class Symmetry(Shown):
         if isinstance(x, HasImage):
             return x._image(self, g)
         state = as_state(x)
-        action = Action(self.axes, self.scalings, g)
+        for group in self.matrices:
+            for gain in group.gains if group.name in g.matrices else ():
+                if gain in state and bool((state[gain] != 1).any()):
+                    raise SymmetryError(
+                        f"{group.name!r} turns where the gain {gain!r} is one: take coset.fold(network, sym) first, "
+                        "which moves gains into the weights that read them"
+                    )
+        action = Action(self.axes, self.scalings, self.matrices, g)
         images = {name: action.on(name, tensor) for name, tensor in state.items()}
         if action.batch and all(state[name].dim() == len(self.axes[name]) for name in state.keys() & self.axes.keys()):
             for name in state.keys() - self.axes.keys():
@@ -442,6 +530,7 @@ class Symmetry(Shown):
         """Rows of groups, scalings and what is fixed, no more than these of each, and what verification says."""
         groups, more_groups = few(group_rows(self.groups), most_groups, "rows of groups")
         scalings, more_scalings = few(scaling_rows(self.scalings), most, "rows of scalings")
+        turning, more_turning = few(matrix_rows(self.matrices), most, "rows of matrices")
         fixed, more_fixed = few(fixed_rows(self.fixed), most, "reasons")
         rows: list[tuple[object, ...]] = [
             (plural(count, "group"), name, units, members) for name, count, units, _, members in groups
@@ -449,6 +538,8 @@ class Symmetry(Shown):
         rows += more_groups
         rows += [(plural(count, kind), units, size, exact) for kind, units, count, size, exact in scalings]
         rows += more_scalings
+        rows += [(plural(count, "matrix", "matrices"), name, units, what) for name, count, units, what in turning]
+        rows += more_turning
         rows += [(f"{plural(count, 'axis', 'axes')} fixed", op, reason) for op, reason, count, _ in fixed]
         rows += more_fixed
         if self.notes and most is not None:
@@ -462,7 +553,8 @@ class Symmetry(Shown):
         )
         permutations = f"10^{self.log_order / math.log(10):,.1f} permutations"
         scalings_of = plural(len(self.scalings), "scaling")
-        return Table(f"Symmetry: {plural(len(self.groups), 'group')}, {permutations}, {scalings_of}", rows)
+        matrices_of = f", matrices of dimension {sum(g.dimension for g in self.matrices):,}" if self.matrices else ""
+        return Table(f"Symmetry: {plural(len(self.groups), 'group')}, {permutations}, {scalings_of}{matrices_of}", rows)
 
     def to_json(self) -> str:
         """The symmetry as JSON, for `from_json`, a file or a person.

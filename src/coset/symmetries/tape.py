@@ -57,6 +57,11 @@ class Law:
     positive: Effect
     sign: Effect
 
+    @property
+    def additive(self) -> bool:
+        """Whether it is f(x + y) = f(x) + f(y), too, at power one: `LINEAR`."""
+        return self.positive == self.sign == "pass"
+
 
 LINEAR = Law("pass", "pass")
 HOMOGENEOUS = Law("pass", "pin")
@@ -132,7 +137,8 @@ class Primitive:
         multiply: product of powers of the operands, summed over letters absent from the result
         add: sum, maximum or choice among operands, all on one scale
         map: a unary function with a :class:`Law`, joint over the letters ``over``; it ``mixes`` them if
-        entries along them are added up, so that their signs must agree
+        entries along them are added up, so that their signs must agree; it is ``isotropic`` if it turns with
+        its operand when that is rotated along them, about the vector of ones if it mixes
         move: the same numbers in another arrangement
     """
 
@@ -145,6 +151,7 @@ class Primitive:
     over: frozenset[Letter] = frozenset()
     mixes: bool = False
     approximate: bool = False
+    isotropic: bool = False
     lookups: Mapping[Letter, Lookup] = field(default_factory=dict)
 
     @property
@@ -275,6 +282,7 @@ class Tape:
         over: frozenset[Letter] = frozenset(),
         mixes: bool = False,
         approximate: bool = False,
+        isotropic: bool = False,
         lookups: Mapping[Letter, Lookup] | None = None,
     ) -> Value:
         operands = tuple(operand(value, letters) for value, letters in ins)
@@ -291,6 +299,7 @@ class Tape:
                 over=over,
                 mixes=mixes,
                 approximate=approximate,
+                isotropic=isotropic,
                 lookups=lookups or {},
             )
         )
@@ -341,6 +350,7 @@ class Tape:
         fresh: Mapping[Any, Term] | None = None,
         mixes: bool = False,
         approximate: bool = False,
+        isotropic: bool = False,
     ) -> Value:
         """A function of one operand.
 
@@ -354,6 +364,8 @@ class Tape:
             fresh: Letters of the result that the operand lacks, with what they index.
             mixes: Whether entries along `over` are added up, so that their signs must agree.
             approximate: Whether a small constant, such as the epsilon of a norm, breaks the law a little.
+            isotropic: Whether rotating the operand along `over` rotates the result, or leaves it alone where it lacks
+                these axes: a function of lengths, besides of the mean if it mixes.
         """
         letters = list(range(len(value.axes))) if letters is None else letters
         return self._emit(
@@ -366,6 +378,7 @@ class Tape:
             over=frozenset(letters[axis] for axis in over),
             mixes=mixes,
             approximate=approximate,
+            isotropic=isotropic,
         )
 
     def move(

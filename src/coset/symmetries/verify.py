@@ -9,6 +9,7 @@ right from wrong, float64 decides.
 from __future__ import annotations
 
 import copy
+import functools
 import logging
 import math
 import time
@@ -24,7 +25,8 @@ from coset.core.errors import CosetError, SymmetryError
 from coset.core.show import Shown, Table
 from coset.symmetries.comparison import NOISE, TOLERANCE, any_finite, difference, generic, numbers
 from coset.symmetries.examples import Example, Variant, counts, other_values, variants
-from coset.symmetries.group import Element, Scaling
+from coset.symmetries.fold import fold
+from coset.symmetries.group import Element, MatrixGroup, Scaling
 from coset.symmetries.trace import Guarded, mode
 from coset.symmetries.training_mode import EvaluationOnlyError, Trains, trainable_call, training, ways_to_train
 
@@ -128,11 +130,27 @@ class Verification(Shown):
 class CounterexampleError(SymmetryError):
     """The group holds for the example, and not for another call that the model takes."""
 
-    def __init__(self, message: str, variant: Variant, groups: tuple[str, ...], scalings: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        message: str,
+        variant: Variant,
+        groups: tuple[str, ...],
+        scalings: tuple[str, ...],
+        matrices: tuple[str, ...] = (),
+    ) -> None:
         super().__init__(message)
         self.variant = variant
         self.groups = groups
         self.scalings = scalings
+        self.matrices = matrices
+
+
+class MatricesError(SymmetryError):
+    """Permutations and factors hold, and matrices of these groups change the function."""
+
+    def __init__(self, message: str, matrices: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.matrices = matrices
 
 
 def check(
@@ -157,10 +175,11 @@ def check(
     Raises:
         CounterexampleError: If the function changes for another call only.
         EvaluationOnlyError: If factors that are said to hold in both modes change it in training.
+        MatricesError: If matrices change it for the example, and nothing else does.
         SymmetryError: If it changes for the example.
     """
     dtype, parameters = _dtype(model), dict(model.named_parameters(remove_duplicate=False))
-    if not sym.groups and not any(scaling.exact for scaling in sym.scalings):
+    if not sym.groups and not sym.matrices and not any(scaling.exact for scaling in sym.scalings):
         return Verification(0.0, 0.0, 0.0, True, _name(dtype), "given", 0)
     # Buffers may be infinite, as masks are, where the output is not.
     states.check({n: x for n, x in states.of(model).items() if n in parameters}, where="the model")
@@ -179,6 +198,7 @@ def check(
             raise SymmetryError("the model's output is not finite, so its symmetry cannot be verified")
         failed = [report for report in reports if report.failed]
         if failed:
+            runner.refuse_matrices(failed[0])
             special = failed[0].weights == "given" and any(not r.failed and r.conclusive for r in reports)
             raise SymmetryError(runner.blame(failed[0]) + (SPECIAL if special else ""))
         best = max(reports, key=lambda report: (report.conclusive, report.control))
@@ -253,6 +273,15 @@ def _in_float64(model: nn.Module, example: Example) -> tuple[nn.Module, Example]
 
 def _double(example: Example) -> Example:
     return example.replace(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x)
+
+
+def confirmed(sym: Symmetry, model: nn.Module, example: Example, names: Iterable[str]) -> set[str]:
+    """The groups whose matrices leave the function alone at random weights, of those with these names."""
+    with torch.random.fork_rng():
+        runner = _Runner(sym, model, example, seed=0)
+        state = generic(runner.own, runner.generator)
+        changes = runner.turning_changes(state, runner.run(state), names)
+    return {name for name, change in changes.items() if change <= TOLERANCE[runner.dtype]}
 
 
 def in_evaluation(sym: Symmetry) -> Symmetry:
@@ -332,10 +361,11 @@ class _Runner:
             return None
         generator = torch.Generator().manual_seed(self.seed)
         elements = [self.sym.cycles(generator), self.sym.random(generator, scalings=True)]
+        elements += self._turns(generator)
         if variant.kind == "value" and self.sym.conditional:
             # Values that are made up have equal scores, at which these groups do not hold.
             elements = [self._unconditional(element) for element in elements]
-        images = (self.sym.act(element, state) for element in elements)
+        images = (self.moved(element, state) for element in elements)
         return max(difference(self._run_other(image, variant), base) for image in images)
 
     def broken_in_training(self, weights: str) -> dict[str, float]:
@@ -379,13 +409,65 @@ class _Runner:
 
         groups = tuple(group.name for group in self.sym.groups if breaks(self._only({group.name})))
         scalings = tuple(s.name for s in self.sym.scalings if s.exact and breaks(self._factors(s)))
-        blamed = ", ".join(map(repr, [*groups, *scalings])) or "all groups moved together"
+        matrices = tuple(group.name for group in self.sym.matrices if breaks(self._turn(group.name)))
+        named = [*groups, *scalings, *(f"the matrices of {name}" for name in matrices)]
         return CounterexampleError(
-            f"the model's output changes by {change:.1e} with {variant.what}: no symmetry there in {blamed}",
+            f"the model's output changes by {change:.1e} with {variant.what}: no symmetry there in "
+            f"{', '.join(map(repr, named)) or 'all groups moved together'}",
             variant,
             groups,
             scalings,
+            matrices,
         )
+
+    def moved(self, element: Element, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The image of a network, with gains of one where matrices ask for these."""
+        if any(group.gains and group.name in element.matrices for group in self.sym.matrices):
+            state = fold(state, self.sym)
+        return self.sym.act(element, state)
+
+    @functools.cached_property
+    def turnable(self) -> frozenset[str]:
+        """The groups of matrices that can act on the given weights: all, unless a gain of zero cannot be folded."""
+        try:
+            fold(self.own, self.sym)
+        except SymmetryError as error:
+            logger.info("not all gains can be folded: %s", error)
+            return frozenset(group.name for group in self.sym.matrices if not group.gains)
+        return frozenset(group.name for group in self.sym.matrices)
+
+    def _turns(self, generator: torch.Generator) -> list[Element]:
+        """A random element with matrices, if there are any."""
+        element = self.sym.random(generator, scalings=True, matrices=True)
+        matrices = {name: m for name, m in element.matrices.items() if name in self.turnable}
+        return [self.sym.element(element.permutations, element.scales, matrices)] if matrices else []
+
+    def _turn(self, name: str) -> Element:
+        """Random matrices of one group."""
+        matrices = self.sym.random(self.generator, matrices=True).matrices
+        return self.sym.element(matrices={name: matrices[name]} if name in self.turnable else {})
+
+    def turning_changes(
+        self, state: Mapping[str, Tensor], base: list[Tensor], names: Iterable[str]
+    ) -> dict[str, float]:
+        """How much the output changes by matrices of each group alone."""
+        return {name: difference(self.run(self.moved(self._turn(name), state)), base) for name in names}
+
+    def refuse_matrices(self, report: Verification) -> None:
+        """Raise `MatricesError` if it is matrices that change the function, and nothing else."""
+        state = self.own if report.weights == "given" else generic(self.own, self.generator)
+        base = self.run(state)
+        plain = self.sym.random(self.generator, scalings=True)
+        if difference(self.run(self.sym.act(plain, state)), base) > TOLERANCE[self.dtype]:
+            return
+        changes = self.turning_changes(state, base, [group.name for group in self.sym.matrices])
+        broken = {name: change for name, change in changes.items() if change > TOLERANCE[self.dtype]}
+        if broken:
+            listing = ", ".join(f"{name!r} (by {change:.1e})" for name, change in broken.items())
+            raise MatricesError(
+                f"the model's output changes by {report.deviation:.1e}: not a symmetry in the matrices of {listing}",
+                tuple(broken),
+            )
 
     def _sensitivity(self, state: Mapping[str, Tensor], base: list[Tensor], floor: float) -> float:
         """The change by other inputs, until one is seen: entries shuffled with noise, then values made up."""
@@ -459,11 +541,31 @@ class _Runner:
         for trial in range(trials):
             element = self.sym.cycles(self.generator) if trial == 0 else self.sym.random(self.generator, scalings=True)
             worst = max(worst, difference(self.run(self.sym.act(element, state)), base))
+        for element in self._turns(self.generator):
+            worst = max(worst, difference(self.run(self.moved(element, state)), base))
         control = difference(self.run(self._wrong(state)), base)
+        apart = self._turned_apart(state)
+        if apart is not None:
+            control = min(control, difference(self.run(apart), base)) if control else difference(self.run(apart), base)
         floor = CONTRAST * max(worst, NOISE[self.dtype])
         sensitivity = self._sensitivity(state, base, floor)
         conclusive = math.isfinite(worst) and control > floor and sensitivity > floor
         return Verification(worst, control, sensitivity, conclusive, _name(self.dtype), weights, trials)
+
+    def _turned_apart(self, state: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """A wrong rotation: of each group one axis is multiplied by a matrix of its own; None if none has two axes."""
+        tied = self.sym.tied
+        alone: list[MatrixGroup] = []
+        for group in self.sym.matrices:
+            owners = [(tied.get(m.tensor, m.tensor), m.axis) for m in group.members]
+            if group.name in self.turnable and len(set(owners)) > 1:
+                first = tuple(m for m, owner in zip(group.members, owners, strict=True) if owner == owners[0])
+                alone.append(replace(group, members=first, gains=()))
+        if not alone:
+            return None
+        part = replace(self.sym, matrices=tuple(alone))
+        element = part.random(self.generator, matrices=True)
+        return part.act(part.element(matrices=element.matrices), state)
 
     def _wrong(self, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The same tensors moved, each by an element of its own; tied tensors stay tied."""

@@ -268,8 +268,9 @@ def cdist(call: Call) -> Result:
         (y, [*batch[rank - len(y.axes) + 2 :], "n", "d"]),
     ]
     apart = call.tape.add(ins, [*pairs, "d"])
-    law = MAGNITUDE if call.get("p", 2.0) > 0 else Law("kill", "kill")
-    return call.tape.map(apart, law, letters=[*pairs, "d"], out=pairs, over=[len(pairs)])
+    p = call.get("p", 2.0)
+    law = MAGNITUDE if p > 0 else Law("kill", "kill")
+    return call.tape.map(apart, law, letters=[*pairs, "d"], out=pairs, over=[len(pairs)], isotropic=p == 2)
 
 
 @rule("dist")
@@ -277,5 +278,6 @@ def dist(call: Call) -> Result:
     """|x - y| over all entries."""
     apart = call.tape.broadcast("add", [call.tensor("self"), call.tensor("other")])
     axes = range(len(apart.axes))
-    law = MAGNITUDE if call.get("p", 2.0) > 0 else Law("kill", "kill")
-    return call.tape.map(apart, law, out=[], over=list(axes))
+    p = call.get("p", 2.0)
+    law = MAGNITUDE if p > 0 else Law("kill", "kill")
+    return call.tape.map(apart, law, out=[], over=list(axes), isotropic=p == 2)

@@ -154,7 +154,7 @@ def weight_norm(call: Call) -> Result:
         raise NoRuleError("more than one length a row")
     axes = range(len(v.axes))
     over = [d for d in axes if d != axis % len(v.axes)] if axis != -1 else list(axes)
-    direction = call.tape.map(v, NORMALISING, over=over)
+    direction = call.tape.map(v, NORMALISING, over=over, isotropic=True)
     out = call.tape.broadcast("multiply", [direction, g], [1.0, 1.0])
     return [out, None] if len(call.shapes) > 1 else out
 

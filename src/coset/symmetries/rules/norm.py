@@ -57,7 +57,7 @@ def layer_norm(call: Call) -> Result:
     x = call.tensor("input")
     rank = len(call.get("normalized_shape"))
     over = range(len(x.axes) - rank, len(x.axes))
-    x = call.tape.map(x, NORMALISING, over=over, mixes="layer" in call.op, approximate=True)
+    x = call.tape.map(x, NORMALISING, over=over, mixes="layer" in call.op, approximate=True, isotropic=True)
     weight, bias = call.maybe("weight"), call.maybe("bias")
     if weight is not None:
         x = call.tape.broadcast("multiply", [x, weight], [1.0, 1.0])
@@ -88,7 +88,7 @@ def _normalise(call: Call, x: Value, groups: int) -> Value:
     wide = None if apart else _grouped(call, x, groups)
     if wide is not None:
         over = [d for d in range(len(wide.axes)) if d not in (0, 1)]
-        out = call.tape.map(wide, NORMALISING, over=over, mixes=True, approximate=True)
+        out = call.tape.map(wide, NORMALISING, over=over, mixes=True, approximate=True, isotropic=True)
         return call.as_value(reshape_to(call, out, x.shape))
     # Groups that straddle the blocks of a concatenation: each group is a block of its own.
     width = x.shape[1] // groups

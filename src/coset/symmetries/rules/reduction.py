@@ -29,9 +29,12 @@ LAWS: dict[Law, tuple[str, ...]] = {
     NONLINEAR: ("prod", "any", "all", "logsumexp"),
 }
 POWERS = {"var": 2.0}
+SPREADS = ("std", "var")
 
 
-def reduce(call: Call, op: str, value: Value, axes: list[int], law: Law, shape: tuple[int, ...]) -> Value:
+def reduce(
+    call: Call, op: str, value: Value, axes: list[int], law: Law, shape: tuple[int, ...], is_length: bool = False
+) -> Value:
     """Reduce ``axes`` by ``op`` to one entry each, kept as size-one axes where the op keeps them."""
     letters: list[Letter] = list(range(len(value.axes)))
     out: list[Letter] = [letter for d, letter in enumerate(letters) if d not in axes]
@@ -47,7 +50,8 @@ def reduce(call: Call, op: str, value: Value, axes: list[int], law: Law, shape: 
         over=axes,
         fresh=fresh,
         power=POWERS.get(op, 1.0),
-        mixes=op in ("std", "var"),  # a mean is taken away first
+        mixes=op in SPREADS,  # a mean is taken away first
+        isotropic=is_length or op in SPREADS,
     )
 
 
@@ -61,7 +65,8 @@ def reduction(call: Call) -> Result:
         value, law = call.tape.map(value, COUNT), LINEAR
     elif call.op in ("norm", "linalg_norm") and order not in (1, 2, float("inf")):
         law = NONLINEAR
-    outs = [reduce(call, call.op, value, axes, law, shape) for shape in call.shapes]
+    is_length = law is MAGNITUDE and call.op not in SPREADS and order == 2
+    outs = [reduce(call, call.op, value, axes, law, shape, is_length) for shape in call.shapes]
     return outs if len(outs) > 1 else outs[0]
 
 
