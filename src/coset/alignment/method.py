@@ -5,9 +5,10 @@ One file a method, and one line in `coset.alignment.methods`; CONTRIBUTING.md sa
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from coset.alignment.coordinate_ascent import Match, maximise
-from coset.alignment.objective import InnerProduct, Objective
+from coset.alignment.objective import InnerProduct, Objective, read
 from coset.alignment.precision import as_in
 from coset.core.checkpoint import LazyState
 from coset.core.errors import CosetError
@@ -26,6 +27,8 @@ from coset.solutions.as_solution import with_order
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.solution import Solution
 from coset.symmetries.symmetry import Symmetry
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,8 @@ class Cost(AlignMethod):
 
     symmetric: ClassVar[bool] = False
     """Whether F is the same whichever of the two is moved, as the sum over pairs of `align_many` needs."""
+    turns: ClassVar[bool] = False
+    """Whether units may be mixed by matrices: F is then one of vectors, as <a, g b> is."""
 
     def products(self, task: AlignmentTask) -> Sequence[InnerProduct]:
         """The terms <a_k, g b_k>.
@@ -156,7 +161,27 @@ class Cost(AlignMethod):
         Args:
             task: The two solutions, their symmetry, and what else was given to `coset.align`.
         """
+        task = replace(task, sym=self.symmetry(task))
         return Objective(task.sym, self.products(task), self.scores(task), task.device)
+
+    def symmetry(self, task: AlignmentTask) -> Symmetry:
+        """The part of the group that is searched: matrices if the cost knows them and the gains of both are one.
+
+        Args:
+            task: The two solutions, their symmetry, and what else was given to `coset.align`.
+        """
+        if not self.turns or not task.sym.matrices:
+            return task.sym.without_matrices()
+        unfolded = {
+            gain
+            for state in task.means
+            for gain in dict.fromkeys(gain for group in task.sym.matrices for gain in group.gains)
+            if bool((read(state, gain, task.sym) != 1).any())
+        }
+        if unfolded:
+            logger.info("gains are not one: %s; after coset.fold more could be matched", ", ".join(sorted(unfolded)))
+        usable = tuple(group for group in task.sym.matrices if not unfolded & set(group.gains))
+        return replace(task.sym, matrices=usable)
 
     def match(self, task: AlignmentTask) -> Match:
         return maximise(self.objective(task), task.restarts, task.generator, task.greedy, task.progress)

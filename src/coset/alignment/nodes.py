@@ -9,18 +9,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coset.alignment.matrix_blocks import best_matrices, cross, trace
 from coset.alignment.objective import Objective, gram, moved_scores
 from coset.assignment import Duals, solve, solve_many
-from coset.symmetries.group import Block, Element, Label, blocks, labels
+from coset.symmetries.group import Block, Element, Label, MatrixGroup, blocks, labels
 
 # Beyond this many scores at once, the copies of a set are not compared pair by pair with their inner units.
 LARGEST_JOINT = 2**28
+# Angles below this are the rounding of float32 products.
+SETTLED = 2e-6
 # A score matrix that was updated this many times is computed anew, so that rounding does not add up.
 UPDATES = 32
 
 
 def after(delta: Element, element: Element) -> Element:
     """delta @ element, at the cost of the sets that delta moves."""
+    if delta.matrices or element.matrices:
+        return delta @ element
     touched = {
         name
         for name, group in element.sets.items()
@@ -51,8 +56,9 @@ class Node(ABC):
         self.tensors = objective.tensors({name})
         rows = [row for tensor in self.tensors for row in labels(objective.sym.axes[tensor])]
         self.rows = [row for row in rows if any(label.units == name for label in row)]
-        movable = {units for units, own in objective.sym.sets.items() if own.movable}
-        self.neighbours = {label.units for row in self.rows for label in row if label.units in movable} - {name}
+        moving = {units for units, own in objective.sym.sets.items() if own.movable}
+        moving |= {group.name for group in objective.sym.matrices}
+        self.neighbours = {label.units for row in self.rows for label in row if label.units in moving} - {name}
         # Units that meet themselves in one block enter quadratically.
         self.linear = all(sum(label.units == name for label in row) == 1 for row in self.rows)
 
@@ -189,17 +195,58 @@ class FibredNode(Node):
         return Move(self._delta({self.name: p if self.group.over else p[0]}), gain, self.linear and trusted is None)
 
 
+class MatrixNode(Node):
+    """Units that matrices act on, apart in each copy: scores against the moved B, and their best matrices."""
+
+    def __init__(self, objective: Objective, matrices: MatrixGroup) -> None:
+        super().__init__(objective, matrices.name)
+        self.matrices = matrices
+        own = {member.tensor for member in matrices.members}
+        self.tensors = [name for name in self.tensors if name in own]
+
+    def propose(self, element: Element, trusted: set[str] | None) -> Move:
+        kind, sym = self.matrices.kind, self.objective.sym
+        shape = (sym.copies(self.name), self.group.size, self.matrices.order, self.matrices.order)
+        scores = torch.zeros(shape if kind == "phase" else shape[:1] + shape[2:], device=self.objective.device)
+        for tensor in self.tensors:
+            pairs = self.objective.blocks(tensor, element)
+            if kind == "phase" and all(self.trusts(a.labels, trusted) for a, _ in pairs if a.where(self.name)):
+                a, b = [one for one, _ in pairs], [other for _, other in pairs]
+                for products in cross(self.matrices, tensor, a, b, self.group.over):
+                    scores += products.reshape(scores.shape)
+            for one, other in pairs if kind != "phase" else ():
+                for d in one.where(self.name) if self.trusts(one.labels, trusted) else ():
+                    scores += gram(one.values, other.values, one.bases(d, self.group), [d])
+        if self.name in self.objective.linear:
+            linear = moved_scores(element, self.name, self.objective.linear[self.name].to(scores))
+            scores += linear.reshape(scores.shape)
+        values, best = best_matrices(kind, scores)
+        gain = float((values - trace(scores, kind)).sum())
+        still = torch.eye(self.matrices.order, dtype=best.dtype, device=best.device)
+        if float((best - still).square().mean(-1).mean(-1).max()) * self.matrices.order < SETTLED**2:
+            gain = 0.0
+        delta = sym.element(matrices={self.name: best if self.group.over else best[0]})
+        return Move(delta, gain, self.linear and trusted is None)
+
+
 class JointNode(Node):
     """Units, such as heads, with all units that lie over them.
 
-    For every pair of A's unit x and B's unit y, the best order of the inner units is solved; its value V[x, y] then
-    decides which y goes to x (a wreath product, solved exactly where the inner sets do not meet in one block).
+    For every pair of A's unit x and B's unit y, the best order of the inner units, or the best matrices where these may
+    act, is solved; its value V[x, y] then decides which y goes to x (a wreath product, solved exactly where the inner
+    sets do not meet in one block).
     """
 
     def __init__(self, objective: Objective, name: str) -> None:
         super().__init__(objective, name)
-        fibres = [inner for inner in objective.sym.sets.values() if inner.movable and name in inner.over]
+        self.matrices = {group.name: group for group in objective.sym.matrices if name in group.over}
+        fibres = [
+            inner
+            for inner in objective.sym.sets.values()
+            if name in inner.over and (inner.movable or inner.name in self.matrices)
+        ]
         self.fibres = {fibre.name: fibre for fibre in fibres}
+        self.pairs = {units: group for units, group in self.matrices.items() if group.kind == "phase"}
         self.units |= self.fibres.keys()
         self.neighbours -= self.units
         together = [sum(label.units in self.units - {name} for label in row) for row in self.rows]
@@ -215,21 +262,42 @@ class JointNode(Node):
             elif name in self.fibres and self.fibres[name].over == (self.name,):
                 scores[name] = _all_pairs(element, name, self.name, matrix).to(self.objective.device)[None]
         for tensor in self.tensors:
-            for a, b in self.objective.blocks(tensor, element):
-                if a.where(self.name) and self.trusts(a.labels, trusted):
+            pairs = self.objective.blocks(tensor, element)
+            if all(self.trusts(a.labels, trusted) for a, _ in pairs if a.where(self.name)):
+                self._read_pairs(tensor, pairs, scores)
+            for a, b in pairs:
+                paired = any(label.units in self.pairs for label in a.labels)
+                if a.where(self.name) and not paired and self.trusts(a.labels, trusted):
                     self._read(a, b, values, scores)
         before = float(values.diagonal().sum())
-        orders: dict[str, Tensor] = {}
-        for name, pairs in scores.items():
-            copies, n = pairs.shape[0], pairs.shape[-1]
-            before += float(pairs.diagonal(dim1=1, dim2=2).diagonal(dim1=1, dim2=2).double().sum())
-            inner = solve_many(pairs.reshape(-1, n, n))
+        inside: dict[str, Tensor] = {}
+        for name, pairs_of in scores.items():
+            kind = self.matrices[name].kind if name in self.matrices else None
+            copies = pairs_of.shape[0]
+            own = pairs_of.diagonal(dim1=1, dim2=2).movedim(-1, 1)
+            before += float((trace(own, kind) if kind else own.diagonal(dim1=-2, dim2=-1).double().sum(-1)).sum())
+            if kind is not None:
+                gains, inside[name] = best_matrices(kind, pairs_of)
+                values += gains.sum(0).cpu()
+                continue
+            n = pairs_of.shape[-1]
+            inner = solve_many(pairs_of.reshape(-1, n, n))
             values += inner.value.reshape(copies, heads, heads).sum(0)
-            orders[name] = inner.permutation.cpu().reshape(copies, heads, heads, n)
+            inside[name] = inner.permutation.cpu().reshape(copies, heads, heads, n)
         top = solve(values)
-        inside = {name: self._inside(self.fibres[name].over, order, top.permutation) for name, order in orders.items()}
-        delta = self._delta({self.name: top.permutation, **inside})
+        best = {name: self._inside(self.fibres[name].over, x, top.permutation) for name, x in inside.items()}
+        permutations = {name: x for name, x in best.items() if name not in self.matrices}
+        matrices = {name: x for name, x in best.items() if name in self.matrices}
+        delta = self.objective.sym.element({self.name: top.permutation, **permutations}, matrices=matrices)
         return Move(delta, top.value - before, self.linear and trusted is None)
+
+    def _read_pairs(self, tensor: str, blocks_of: list[tuple[Block, Block]], scores: dict[str, Tensor]) -> None:
+        """Add what a tensor says of pairs that turn: [copies, heads, heads, n, 2, 2]."""
+        a, b = [one for one, _ in blocks_of], [other for _, other in blocks_of]
+        for name, group in self.pairs.items():
+            for products in cross(group, tensor, a, b, [base for base in group.over if base != self.name]):
+                grid = products.reshape(-1, *products.shape[-5:])
+                scores[name] = scores[name] + grid if name in scores else grid
 
     def _read(self, a: Block, b: Block, values: Tensor, scores: dict[str, Tensor]) -> None:
         """Add a block to the scores of its largest inner set, or to those of the units themselves."""
@@ -250,34 +318,41 @@ class JointNode(Node):
             others = a.bases(d, self.group)
             values += gram(a.values, b.values, others, [d]).sum(0).double().cpu()
 
-    def _inside(self, over: tuple[str, ...], order: Tensor, heads: Tensor) -> Tensor:
-        """[copies, n]: the order of the inner units in each copy, the copies numbered as in `over`."""
+    def _inside(self, over: tuple[str, ...], each: Tensor, heads: Tensor) -> Tensor:
+        """[copies, ...]: what was found for the inner units of each pair of heads, the copies numbered as in `over`."""
         sizes = [self.objective.sym.sets[base].size for base in over]
         rest = [size for base, size in zip(over, sizes, strict=True) if base != self.name]
-        orders = order[:, torch.arange(len(heads)), heads]
-        grid = orders.reshape(*rest, len(heads), -1).movedim(len(rest), over.index(self.name))
-        return grid.reshape(math.prod(sizes), -1)
+        chosen = each[:, torch.arange(len(heads)), heads]
+        grid = chosen.reshape(*rest, *chosen.shape[1:]).movedim(len(rest), over.index(self.name))
+        return grid.reshape(math.prod(sizes), *chosen.shape[2:])
 
 
 def _all_pairs(element: Element, name: str, base: str, scores: Tensor) -> Tensor:
     """[copies, copies, n, n] scores with B's copies and units moved."""
-    p, heads = element[name].to(scores.device), element[base].to(scores.device)
+    heads = element[base].to(scores.device)
     columns = scores[:, heads]
-    return columns.gather(-1, p[None, :, None, :].expand(columns.shape))
+    if element.sets[name].movable:
+        p = element[name].to(scores.device)
+        columns = columns.gather(-1, p[None, :, None, :].expand(columns.shape))
+    return columns @ element.matrices[name].to(columns).mT if name in element.matrices else columns
 
 
 def nodes_of(objective: Objective) -> list[Node]:
     """One node for each set of units that can move."""
     sets = objective.sym.sets
-    bases = {base for inner in sets.values() if inner.movable for base in inner.over}
+    matrices = {group.name: group for group in objective.sym.matrices}
+    bases = {base for inner in sets.values() if inner.movable or inner.name in matrices for base in inner.over}
     nodes: list[Node] = []
     for group in objective.sym.groups:
-        if sets[group.name].over:
+        if group.name in matrices:
+            nodes.append(MatrixNode(objective, matrices[group.name]))
+        elif sets[group.name].over:
             nodes.append(FibredNode(objective, group.name))
         elif group.name in bases:
             nodes.append(JointNode(objective, group.name))
         else:
             plain = PlainNode(objective, group.name)
-            simple = plain.linear and not any(sets[units].over for units in plain.neighbours)
-            nodes.append(plain if simple else FibredNode(objective, group.name))
+            moved = any(sets[units].over or units in matrices for units in plain.neighbours)
+            nodes.append(plain if plain.linear and not moved else FibredNode(objective, group.name))
+    nodes += [MatrixNode(objective, group) for group in matrices.values() if group.kind == "phase"]
     return [node for node in nodes if node.tensors or node.units & objective.linear.keys()]

@@ -122,7 +122,7 @@ class Objective:
     def value(self, element: Element, units: set[str] | None = None) -> float:
         """F(g), or the part of it that depends on the permutations of some sets."""
         total = 0.0
-        still = not element.permutations and not element.scales
+        still = not element.permutations and not element.scales and not element.matrices
         for name in self._names() if units is None else self.tensors(units):
             for a, b in self.terms(name):
                 total += inner(a, b if still else self.sym.act(element, {name: b})[name])
@@ -141,10 +141,17 @@ def read(state: State, name: str, sym: Symmetry) -> Tensor:
 
 
 def moved_scores(element: Element, name: str, scores: Tensor) -> Tensor:
-    """Scores of A's units against the units of the moved B: [n, n], or [copies, n, n] within each copy."""
-    p = element[name].to(scores.device)
-    if not element.sets[name].over:
-        return scores[:, p]
-    copy = element.source_copy(name).to(scores.device)
-    rows = scores[torch.arange(len(copy), device=scores.device), copy]
-    return rows.gather(-1, p.unsqueeze(-2).expand(rows.shape))
+    """Scores of A's units against those of the moved B: [n, n], or [copies, n, n] within each copy.
+
+    Of pairs [n, 2, 2], or [copies, n, 2, 2].
+    """
+    p, index_set = element[name].to(scores.device), element.sets[name]
+    if index_set.over:
+        copy = element.source_copy(name).to(scores.device)
+        scores = scores[torch.arange(len(copy), device=scores.device), copy]
+        scores = scores.gather(-1, p.unsqueeze(-2).expand(scores.shape)) if index_set.movable else scores
+    elif index_set.movable:
+        scores = scores[:, p]
+    if name in element.matrices:
+        scores = scores @ element.matrices[name].to(scores).mT
+    return scores

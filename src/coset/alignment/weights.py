@@ -6,10 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+from coset.alignment.balance import match_balanced
+from coset.alignment.coordinate_ascent import Match
 from coset.alignment.method import AlignmentTask, Cost
 from coset.alignment.objective import InnerProduct
 from coset.alignment.wasserstein import Wasserstein
 from coset.solutions.gaussian import Gaussian
+from coset.symmetries.symmetry import Symmetry
 
 
 @dataclass(frozen=True)
@@ -18,6 +21,10 @@ class Weights(Cost):
 
     name: ClassVar[str] = "weights"
     symmetric: ClassVar[bool] = True
+    turns: ClassVar[bool] = True
+
+    def match(self, task: AlignmentTask) -> Match:
+        return match_balanced(super().match, task, self.symmetry(task))
 
     def products(self, task: AlignmentTask) -> Sequence[InnerProduct]:
         return [InnerProduct(*task.means)]
@@ -30,6 +37,15 @@ class Auto(Cost):
     name: ClassVar[str] = "auto"
     symmetric: ClassVar[bool] = True
 
+    def match(self, task: AlignmentTask) -> Match:
+        return self._cost(task).match(task)
+
     def products(self, task: AlignmentTask) -> Sequence[InnerProduct]:
+        return self._cost(task).products(task)
+
+    def symmetry(self, task: AlignmentTask) -> Symmetry:
+        return self._cost(task).symmetry(task)
+
+    def _cost(self, task: AlignmentTask) -> Cost:
         both = isinstance(task.first, Gaussian) and isinstance(task.second, Gaussian)
-        return (Wasserstein() if both else Weights()).products(task)
+        return Wasserstein() if both else Weights()

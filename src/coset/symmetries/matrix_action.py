@@ -95,6 +95,11 @@ def _rows(block: Block, d: int, over: Sequence[str], lead: int) -> tuple[Tensor,
     return x, (shape, inverse)
 
 
+def rows(block: Block, d: int, over: Sequence[str]) -> Tensor:
+    """[copies, rows, n] the entries of a block with the units at label d last."""
+    return _rows(block, d, over, 0)[0]
+
+
 def random_matrices(
     group: MatrixGroup, lead: Sequence[int], generator: torch.Generator | None, device: torch.device
 ) -> Tensor:
