@@ -20,7 +20,7 @@ from bench.measurement import Measurement, installed, machine
 from coset import MAP, align, data, fit, symmetry, zoo
 from coset.core import state
 from coset.core.checkpoint import load_state
-from coset.symmetries.comparison import difference
+from coset.symmetries.verify import difference
 from coset_papers.rossi2023.textbook_matching import textbook_matching
 
 LIMIT = 600.0  # seconds for one tool on one network

@@ -19,7 +19,7 @@ from bench import process
 from bench.measurement import Measurement, installed, machine
 from coset import symmetry, zoo
 from coset.core import state as states
-from coset.symmetries.comparison import difference, generic
+from coset.symmetries.verify import difference, generic
 
 LIMIT = 300.0  # seconds for one tool on one network
 SAME = 1e-4  # relative output change that float32 rounding explains

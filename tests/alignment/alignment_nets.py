@@ -10,7 +10,7 @@ from torch import Tensor
 import coset
 from coset import Symmetry, zoo
 from coset.core import state as states
-from coset.symmetries.comparison import generic
+from coset.symmetries.verify import generic
 
 SPECS = {
     "mlp": "mlp:6-8-7-4",

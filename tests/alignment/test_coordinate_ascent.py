@@ -11,8 +11,7 @@ from torch import nn
 
 import coset
 from coset import Element, Symmetry, zoo
-from coset.alignment.coordinate_ascent import maximise
-from coset.alignment.nodes import FibredNode, JointNode, PlainNode, after, nodes_of
+from coset.alignment.coordinate_ascent import FibredNode, JointNode, PlainNode, after, maximise, nodes_of
 from coset.alignment.objective import InnerProduct, Objective
 
 

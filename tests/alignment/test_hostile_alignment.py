@@ -15,7 +15,7 @@ import coset
 from coset import Activations, ManyMatch, PopulationMatch, Sinkhorn
 from coset.core import state as states
 from coset.core.errors import CosetError
-from coset.symmetries.comparison import generic
+from coset.symmetries.verify import generic
 from coset.training.initialise import fresh
 
 State = dict[str, Tensor]

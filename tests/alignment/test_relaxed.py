@@ -13,7 +13,7 @@ import coset
 from coset import Symmetry
 from coset.alignment import relaxed
 from coset.core import state as states
-from coset.symmetries.comparison import generic
+from coset.symmetries.verify import generic
 from coset.zoo import build, example_input
 
 NETS = [

@@ -18,7 +18,7 @@ from coset.alignment import align as alignment
 from coset.core import state as states
 from coset.core.checkpoint import INDEX, LazyState, load_state, save_state
 from coset.core.files import write_json
-from coset.symmetries.comparison import generic
+from coset.symmetries.verify import generic
 
 SPEC = "mlp:64-16-12-10"
 Run = Callable[..., Result]

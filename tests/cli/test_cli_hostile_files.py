@@ -19,7 +19,7 @@ from coset import zoo
 from coset.core import state as states
 from coset.core.checkpoint import INDEX, load_state, save_state
 from coset.core.files import write_json
-from coset.symmetries.comparison import generic
+from coset.symmetries.verify import generic
 
 Run = Callable[..., Result]
 State = dict[str, Tensor]

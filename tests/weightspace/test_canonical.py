@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import coset
 from coset import Symmetry, zoo
 from coset.core import state as states
-from coset.symmetries.comparison import generic
+from coset.symmetries.verify import generic
 from coset.weightspace.canonical_scales import scale_conditions
 
 State = dict[str, Tensor]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import coset
 from coset import Manifold, zoo
 from coset.core import state as states
-from coset.symmetries.comparison import generic
+from coset.symmetries.verify import generic
 from coset.weightspace import sphere
 
 State = dict[str, Tensor]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import coset
 from coset import Manifold, log_scales, log_volume, zoo
 from coset.core import state as states
-from coset.symmetries.comparison import generic
+from coset.symmetries.verify import generic
 
 State = dict[str, Tensor]
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coset.alignment.coordinate_ascent import LARGEST_SWEEPS, ROUNDING, maximise, turns
-from coset.alignment.nodes import Node, PlainNode, nodes_of
+from coset.alignment.coordinate_ascent import LARGEST_SWEEPS, ROUNDING, Node, PlainNode, maximise, nodes_of, turns
 from coset.alignment.objective import InnerProduct, Objective
 from coset.assignment import solve_many
 from coset.core import state as states

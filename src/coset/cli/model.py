@@ -21,11 +21,11 @@ from coset.cli.console import Display
 from coset.core import json_reader, state as states
 from coset.core.errors import CosetError, ModelError
 from coset.core.json_reader import shown
-from coset.symmetries.comparison import TOLERANCE, difference, numbers
 from coset.symmetries.group import Element
 from coset.symmetries.infer import symmetry
 from coset.symmetries.serialization import symmetry_of_file
 from coset.symmetries.symmetry import Symmetry
+from coset.symmetries.verify import TOLERANCE, difference, numbers
 
 _SIZE = r"[0-9]{1,18}"
 _LAYOUT = rf"(?P<shape>{_SIZE}(?:x{_SIZE})*)(?::(?:float|int<(?P<below>{_SIZE})))?"

@@ -14,7 +14,6 @@ from torch import nn
 from coset.core import state as states
 from coset.core.errors import SymmetryError
 from coset.core.functional import named_tensors, pairs_in_one_memory
-from coset.symmetries.comparison import generic
 from coset.symmetries.equivariance import inequivariant_ops
 from coset.symmetries.examples import Args, Example, Variant, as_example, detours, spelled_out
 from coset.symmetries.interpreter import build, infer
@@ -25,8 +24,7 @@ from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.tape import NONLINEAR
 from coset.symmetries.terms import Cause, freeze
 from coset.symmetries.trace import Trace, another_size, single, touched, trace
-from coset.symmetries.training_mode import EvaluationOnlyError
-from coset.symmetries.verify import CounterexampleError, check
+from coset.symmetries.verify import CounterexampleError, EvaluationOnlyError, check, generic
 
 logger = logging.getLogger(__name__)
 

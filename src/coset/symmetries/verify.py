@@ -22,16 +22,17 @@ from torch import Tensor, nn
 from coset.core import state as states
 from coset.core.errors import CosetError, SymmetryError
 from coset.core.show import Shown, Table
-from coset.symmetries.comparison import NOISE, TOLERANCE, any_finite, difference, generic, numbers
-from coset.symmetries.examples import Example, Variant, counts, other_values, variants
+from coset.symmetries.examples import Example, Variant, counts, other_values, tensors_in, variants
 from coset.symmetries.group import Element, Scaling
-from coset.symmetries.trace import Guarded, mode
-from coset.symmetries.training_mode import EvaluationOnlyError, Trains, trainable_call, training, ways_to_train
+from coset.symmetries.trace import Guarded, Trains, mode, trainable_call, training, ways_to_train
 
 if TYPE_CHECKING:
     from coset.symmetries.symmetry import Symmetry
 
 logger = logging.getLogger(__name__)
+
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.bfloat16: 5e-2, torch.float16: 1e-2}
+NOISE = {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 1e-2, torch.float16: 2e-3}
 
 # A wrong permutation, and another input, must move the output this many times more than a right one.
 CONTRAST = 30.0
@@ -132,6 +133,14 @@ class CounterexampleError(SymmetryError):
         super().__init__(message)
         self.variant = variant
         self.groups = groups
+        self.scalings = scalings
+
+
+class EvaluationOnlyError(SymmetryError):
+    """Factors that hold in evaluation change the function in training mode."""
+
+    def __init__(self, message: str, scalings: tuple[str, ...]) -> None:
+        super().__init__(message)
         self.scalings = scalings
 
 
@@ -537,3 +546,54 @@ class _Runner:
         if change < ROUGH:
             return None
         return f"the factors {scaling.name!r} are not even nearly a symmetry: the output changes by {change:.1e}"
+
+
+def numbers(output: Any) -> list[Tensor]:
+    """All floating and complex tensors of what a model returned, as float64."""
+    tensors = [t.detach() for t in tensors_in(output)]
+    real = [torch.view_as_real(t.resolve_conj()) if t.is_complex() else t for t in tensors]
+    return [t.double() for t in real if t.is_floating_point()]
+
+
+def difference(a: list[Tensor], b: list[Tensor]) -> float:
+    """Largest absolute difference relative to the largest entry; infinite where but one is finite."""
+    worst = 0.0
+    for x, y in zip(a, b, strict=True):
+        if x.shape != y.shape or not torch.equal(_special(x), _special(y)):
+            return math.inf
+        x, y = x[x.isfinite()], y[y.isfinite()]
+        scale = float(y.abs().max()) if y.numel() else 0.0
+        if scale > 0:
+            worst = max(worst, float((x - y).abs().max()) / scale)
+    return worst
+
+
+def _special(x: Tensor) -> Tensor:
+    """0 for a finite number, and a number for each that is not."""
+    return x.isposinf() + 2 * x.isneginf() + 3 * x.isnan()
+
+
+def any_finite(outputs: list[Tensor]) -> bool:
+    """Whether there is a number to compare."""
+    return any(bool(output.isfinite().any()) for output in outputs)
+
+
+def generic(state: Mapping[str, Tensor], generator: torch.Generator, gain: float = 1.0) -> dict[str, Tensor]:
+    """Random weights of ordinary size, ties kept: nothing is zero, one or constant.
+
+    Matrices get N(0, gain^2 / fan_in); vectors keep their sign: positive ones (gains, variances) exp(N(0, 0.3^2)),
+    others N(0, 0.3^2).
+    """
+    new: dict[int, Tensor] = {}
+    for tensor in state.values():
+        if not tensor.is_floating_point() or id(tensor) in new:
+            continue
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor)
+        wide = [size for size in tensor.shape if size > 1]
+        if len(wide) > 1:
+            new[id(tensor)] = noise * (gain / math.sqrt(max(1, tensor[0].numel())))
+        elif tensor.numel() and bool((tensor > 0).all()):
+            new[id(tensor)] = (0.3 * noise).exp()
+        else:
+            new[id(tensor)] = 0.3 * noise
+    return {name: new.get(id(tensor), tensor) for name, tensor in state.items()}

@@ -119,7 +119,7 @@ class NetworkBesideA:
         import torch
 
         from coset.core import state as states
-        from coset.symmetries.comparison import difference
+        from coset.symmetries.verify import difference
 
         def logits(at: State) -> Tensor:
             with torch.no_grad():
