@@ -47,11 +47,11 @@ def balance(state: State, sym: Symmetry) -> Element:
 def _second_moment(state: State, sym: Symmetry, group: MatrixGroup, dual: bool) -> Tensor:
     """[copies, n, n] sum of x x^T over the tensors on one side."""
     total = torch.zeros(group.copies, group.size, group.size, dtype=torch.float64)
-    seen: set[tuple[str, int, int]] = set()
+    at: set[tuple[str, int, int]] = set()
     for member in group.members:
         place = (sym.tied.get(member.tensor, member.tensor), member.axis, member.occurrence)
-        if member.dual == dual and member.tensor in state and place not in seen:
-            seen.add(place)
+        if member.dual == dual and member.tensor in state and place not in at:
+            at.add(place)
             tensor = state[member.tensor]
             for block, d in places(blocks(tensor, sym.axes[member.tensor]), group.name, member):
                 x = rows(block, d, group.over).double()

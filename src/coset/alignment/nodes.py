@@ -326,12 +326,12 @@ class JointNode(Node):
             values += gram(a.values, b.values, others, [d]).sum(0).double().cpu()
 
     def _inside(self, over: tuple[str, ...], each: Tensor, heads: Tensor) -> Tensor:
-        """[copies, ...]: what was found for the inner units of each pair of heads, the copies numbered as in `over`."""
+        """[copies, ...]: the best for the inner units of each pair of heads, the copies numbered as in `over`."""
         sizes = [self.objective.sym.sets[base].size for base in over]
         rest = [size for base, size in zip(over, sizes, strict=True) if base != self.name]
-        chosen = each[:, torch.arange(len(heads)), heads]
-        grid = chosen.reshape(*rest, *chosen.shape[1:]).movedim(len(rest), over.index(self.name))
-        return grid.reshape(math.prod(sizes), *chosen.shape[2:])
+        of_match = each[:, torch.arange(len(heads)), heads]
+        grid = of_match.reshape(*rest, *of_match.shape[1:]).movedim(len(rest), over.index(self.name))
+        return grid.reshape(math.prod(sizes), *of_match.shape[2:])
 
 
 def _all_pairs(element: Element, name: str, base: str, scores: Tensor) -> Tensor:
@@ -359,7 +359,7 @@ def nodes_of(objective: Objective) -> list[Node]:
             nodes.append(JointNode(objective, group.name))
         else:
             plain = PlainNode(objective, group.name)
-            moved = any(sets[units].over or units in matrices for units in plain.neighbours)
-            nodes.append(plain if plain.linear and not moved else FibredNode(objective, group.name))
+            still = not any(sets[units].over or units in matrices for units in plain.neighbours)
+            nodes.append(plain if plain.linear and still else FibredNode(objective, group.name))
     nodes += [MatrixNode(objective, group) for group in matrices.values() if group.kind == "phase"]
     return [node for node in nodes if node.tensors or node.units & objective.linear.keys()]

@@ -99,6 +99,8 @@ class Action:
         touched = [d for d, axis in enumerate(axes) if names(axis) & self.movers]
         if not touched:
             return tensor
+        if tensor.is_floating_point() and tensor.itemsize == 1:  # which torch 2.7 cannot index
+            return self._gather(axes, tensor.view(torch.uint8), lead).view(tensor.dtype)
         layouts = [self._layout(axis) for axis in axes]
         indices = {d: self._index(d, axes, layouts).to(tensor.device) for d in touched}
         if len(touched) == 1 and not self.batch and indices[touched[0]].numel() == axes[touched[0]].size:

@@ -26,9 +26,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coset.core.errors import SymmetryError
 from coset.core.functional import evaluation_mode, functional_call, named_tensors, tied_names
+from coset.core.state import State
 from coset.symmetries.examples import Example, resizings, tensors_in
 
+logger = logging.getLogger(__name__)
+
 LONGEST_LIST = 64
+Trains = Callable[[nn.Module], bool]
 
 
 @dataclass(frozen=True)
@@ -152,6 +156,39 @@ def mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 WITHOUT_TRAINING = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+
+
+def is_running_norm(module: nn.Module) -> bool:
+    """Whether a module keeps statistics, which are measured again by `coset.recompute_norms`."""
+    return isinstance(module, nn.modules.batchnorm._NormBase) and module.running_mean is not None
+
+
+def ways_to_train(model: nn.Module) -> Sequence[Trains]:
+    """Which modules are in training mode: those that keep statistics alone, and all."""
+    alone = [is_running_norm] if any(map(is_running_norm, model.modules())) else []
+    return [*alone, lambda module: True]
+
+
+@contextlib.contextmanager
+def training(model: nn.Module, trains: Trains) -> Iterator[None]:
+    """The model as in evaluation, but for the modules that train, of which batch norms read the batch's statistics."""
+    with mode(model, False):
+        for module in model.modules():
+            module.training = trains(module)
+        yield
+
+
+def trainable_call(run: Callable[[State, Example], list[Tensor]], state: State, example: Example) -> Example | None:
+    """The example, or one of another size, that the model takes in training: batch norms refuse a batch of one."""
+    for call in (example, *(resizing.of(example) for resizing in resizings(example, thorough=False))):
+        try:
+            with Guarded():
+                run(state, call)
+        except Exception as error:  # whatever a model raises that wants targets, a GPU or another batch
+            logger.debug("the model does not take the call in training mode: %s", error)
+        else:
+            return call
+    return None
 
 
 @contextlib.contextmanager

@@ -27,13 +27,13 @@ from coset.symmetries.comparison import NOISE, TOLERANCE, any_finite, difference
 from coset.symmetries.examples import Example, Variant, counts, other_values, variants
 from coset.symmetries.fold import fold
 from coset.symmetries.group import Element, MatrixGroup, Scaling
-from coset.symmetries.trace import Guarded, mode
-from coset.symmetries.training_mode import EvaluationOnlyError, Trains, trainable_call, training, ways_to_train
+from coset.symmetries.trace import Guarded, Trains, mode, trainable_call, training, ways_to_train
 
 if TYPE_CHECKING:
     from coset.symmetries.symmetry import Symmetry
 
 logger = logging.getLogger(__name__)
+
 
 # A wrong permutation, and another input, must move the output this many times more than a right one.
 CONTRAST = 30.0
@@ -151,6 +151,14 @@ class MatricesError(SymmetryError):
     def __init__(self, message: str, matrices: tuple[str, ...]) -> None:
         super().__init__(message)
         self.matrices = matrices
+
+
+class EvaluationOnlyError(SymmetryError):
+    """Factors that hold in evaluation change the function in training mode."""
+
+    def __init__(self, message: str, scalings: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.scalings = scalings
 
 
 def check(
@@ -365,7 +373,7 @@ class _Runner:
         if variant.kind == "value" and self.sym.conditional:
             # Values that are made up have equal scores, at which these groups do not hold.
             elements = [self._unconditional(element) for element in elements]
-        images = (self.moved(element, state) for element in elements)
+        images = (self.image(element, state) for element in elements)
         return max(difference(self._run_other(image, variant), base) for image in images)
 
     def broken_in_training(self, weights: str) -> dict[str, float]:
@@ -420,7 +428,7 @@ class _Runner:
             matrices,
         )
 
-    def moved(self, element: Element, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def image(self, element: Element, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The image of a network, with gains of one where matrices ask for these."""
         if any(group.gains and group.name in element.matrices for group in self.sym.matrices):
             state = fold(state, self.sym)
@@ -451,7 +459,7 @@ class _Runner:
         self, state: Mapping[str, Tensor], base: list[Tensor], names: Iterable[str]
     ) -> dict[str, float]:
         """How much the output changes by matrices of each group alone."""
-        return {name: difference(self.run(self.moved(self._turn(name), state)), base) for name in names}
+        return {name: difference(self.run(self.image(self._turn(name), state)), base) for name in names}
 
     def refuse_matrices(self, report: Verification) -> None:
         """Raise `MatricesError` if it is matrices that change the function, and nothing else."""
@@ -542,7 +550,7 @@ class _Runner:
             element = self.sym.cycles(self.generator) if trial == 0 else self.sym.random(self.generator, scalings=True)
             worst = max(worst, difference(self.run(self.sym.act(element, state)), base))
         for element in self._turns(self.generator):
-            worst = max(worst, difference(self.run(self.moved(element, state)), base))
+            worst = max(worst, difference(self.run(self.image(element, state)), base))
         control = difference(self.run(self._wrong(state)), base)
         apart = self._turned_apart(state)
         if apart is not None:
