@@ -9,7 +9,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch._ops import HigherOrderOperator
+from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 import coset.symmetries.rules  # noqa: F401  (registers every rule)
@@ -18,6 +19,7 @@ from coset.symmetries.fibres import Bases, fibres
 from coset.symmetries.group import COMPOSITES, Axis, Concat, Fixed, FixedAxis, IndexSet, Interleave, Product, Units
 from coset.symmetries.reach import reach
 from coset.symmetries.scaling import Factor, find_scalings, independent
+from coset.symmetries.subgraphs import SUBGRAPH_RULES, SubgraphCall
 from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.tape import NONLINEAR, RULES, Call, NodeValue, NoRuleError, Slices, Tape, Value
 from coset.symmetries.terms import Cause, Origin, Term, Unifier, find, fixed, freeze, leaves, parts, units
@@ -76,18 +78,44 @@ class _Interpreter:
         self.inference = inference
         self.tape = inference.tape
         self.values = inference.values
+        self.path = ""
 
     def interpret(self) -> None:
         for node in self.trace.graph.nodes:
-            self.tape.unifier.cause = Cause(op_name(node) if node.op == "call_function" else node.op, "")
             if node.op == "placeholder":
+                self.tape.unifier.cause = Cause(node.op, "")
                 self.values[node] = self._placeholder(node)
-            elif node.op == "call_function":
-                self.values[node] = self._call(node)
-            elif node.op == "get_attr":
-                self.values[node] = self._fixed(node, "constant")
             elif node.op == "output":
+                self.tape.unifier.cause = Cause(node.op, "")
                 self._outputs(node)
+            else:
+                self._inner(node)
+
+    def _inner(self, node: Node) -> None:
+        self.tape.unifier.cause = Cause(op_name(node) if node.op == "call_function" else node.op, "")
+        if node.op == "call_function":
+            self.values[node] = self._call(node)
+        elif node.op == "get_attr":
+            self.values[node] = self._fixed(node, "constant")
+
+    def _run(self, graph: GraphModule, inputs: Sequence[NodeValue]) -> list[NodeValue]:
+        """What a graph that an op holds returns."""
+        rest = iter(inputs)
+        outer, self.path = self.path, f"{self.path}{self.tape.cause.op}."
+        cause = self.tape.unifier.cause
+        outputs: Any = ()
+        try:
+            for node in graph.graph.nodes:
+                if node.op == "placeholder":
+                    self.values[node] = next(rest)
+                elif node.op == "output":
+                    outputs = node.args[0]
+                else:
+                    self._inner(node)
+        finally:
+            self.path, self.tape.unifier.cause = outer, cause
+        items = outputs if isinstance(outputs, list | tuple) else [outputs]
+        return [self.values.get(item) if isinstance(item, Node) else None for item in items]
 
     def _placeholder(self, node: Node) -> Value | None:
         source = self.trace.sources.get(node.name)
@@ -150,16 +178,18 @@ class _Interpreter:
         op = op_name(node)
         try:
             rule = RULES.get(op)
-            if rule is None:
+            if rule is None and not (isinstance(node.target, HigherOrderOperator) and op in SUBGRAPH_RULES):
                 raise NoRuleError("no rule for this op")
             shapes = [shape_of(item) if isinstance(item, Tensor) else () for item in outputs]
             sizes = [shape for shape in shapes if shape is not None]
             if len(sizes) < len(shapes):
                 raise NoRuleError("its size depends on the data")
+            if rule is None:
+                return self._guard(self._call_with_graphs(node, op, sizes), outputs, False, [])
             first = next(item for item in outputs if isinstance(item, Tensor))
             is_number = first.is_floating_point() or first.is_complex()
             # The same op of another trace has axes of other sizes, to be split elsewhere.
-            name = f"{self.number}:{node.name}"
+            name = f"{self.number}:{self.path}{node.name}"
             readers = [_readers(node, k, isinstance(example, Tensor)) for k in range(len(sizes))]
             call = Call(op, name, self._bind(node), sizes, is_number, self.tape, self.splits, readers=readers)
             return self._guard(rule(call), outputs, isinstance(example, Tensor), readers)
@@ -173,6 +203,11 @@ class _Interpreter:
             ZeroDivisionError,
         ) as error:
             return self._opaque(node, op, error)
+
+    def _call_with_graphs(self, node: Node, op: str, shapes: Sequence[tuple[int, ...]]) -> list[Value]:
+        arguments = [self._resolve(raw) for raw in node.args]
+        plain = Call(op, node.name, {}, list(shapes), True, self.tape, self.splits)
+        return SUBGRAPH_RULES[op](SubgraphCall(arguments, shapes, self.tape, self._run, plain.number))
 
     def _bind(self, node: Node) -> dict[str, Any]:
         """Arguments by schema name, with defaults, tensors replaced by values."""
@@ -190,6 +225,9 @@ class _Interpreter:
 
     def _resolve(self, raw: Any) -> Any:
         if isinstance(raw, Node):
+            graph = _submodule(raw)
+            if graph is not None:
+                return graph
             value = self.values.get(raw)
             return value if value is not None else self._resolve(raw.meta.get("val"))
         if isinstance(raw, list | tuple):
@@ -250,6 +288,13 @@ def _freeze_unused(inference: Inference) -> None:
 def _leave_aside(tape: Tape, leaf: Term, reason: str) -> None:
     freeze(leaf, Cause("", reason))
     tape.unused.add(leaf)
+
+
+def _submodule(node: Node) -> GraphModule | None:
+    """The graph that a node stands for."""
+    owner = node.graph.owning_module
+    module = getattr(owner, str(node.target), None) if node.op == "get_attr" and owner is not None else None
+    return module if isinstance(module, GraphModule) else None
 
 
 def _readers(node: Node, k: int, single: bool) -> int:

@@ -253,13 +253,20 @@ def touched(model: nn.Module, example: Example) -> set[str] | None:
 class Guarded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses numbers that an op would follow beyond its memory, as made-up calls may hold."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """`torch.cond` and loops are compiled as they are called, and this mode is no part of what they compute."""
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func.overloadpacket in _BAGS:
+        if getattr(func, "overloadpacket", None) in _BAGS:
             bound = dict(
                 zip((argument.name for argument in func._schema.arguments), args, strict=False), **kwargs or {}
             )

@@ -25,7 +25,7 @@ from coset.core.show import Shown, Table
 from coset.symmetries.comparison import NOISE, TOLERANCE, any_finite, difference, generic, numbers
 from coset.symmetries.examples import Example, Variant, counts, other_values, variants
 from coset.symmetries.group import Element, Scaling
-from coset.symmetries.trace import Guarded, mode
+from coset.symmetries.trace import Guarded, mode, quiet
 from coset.symmetries.training_mode import EvaluationOnlyError, Trains, trainable_call, training, ways_to_train
 
 if TYPE_CHECKING:
@@ -314,7 +314,8 @@ class _Runner:
 
     def _takes(self, variant: Variant) -> bool:
         try:
-            with Guarded():
+            # torch logs what it cannot compile, such as the bodies of loops at sizes that do not fit.
+            with Guarded(), quiet():
                 self._run_other(self.own, variant)
         except Exception as error:  # whatever a model raises for inputs that are not its own
             logger.debug("the model does not take %s: %s", variant.what, error)
