@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._ops import HigherOrderOperator
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 import coset.symmetries.rules  # noqa: F401  (registers every rule)
@@ -27,6 +27,9 @@ from coset.symmetries.ties import break_ties
 from coset.symmetries.trace import Trace, op_name, shape_of
 
 MOST_RESTARTS = 12
+OF_SHAPE = {
+    f"{name}_like" for name in ("zeros", "ones", "empty", "full", "rand", "randn", "randint")
+} | {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}  # fmt: skip
 
 
 @dataclass
@@ -81,7 +84,10 @@ class _Interpreter:
         self.path = ""
 
     def interpret(self) -> None:
+        unread = _of_shapes_alone(self.trace.graph)
         for node in self.trace.graph.nodes:
+            if node in unread:
+                continue
             if node.op == "placeholder":
                 self.tape.unifier.cause = Cause(node.op, "")
                 self.values[node] = self._placeholder(node)
@@ -125,16 +131,21 @@ class _Interpreter:
         if source.kind != "state":
             reason = "model input" if source.kind == "input" else f"constant {source.name}"
             value = Value(tuple(_fixed_term(int(size), source.kind, reason) for size in example.shape))
+            if example.dtype == torch.bool:
+                self.tape.booleans.add(value)
             positions = self.trace.positions(source.name)
             if positions is not None:
                 self.tape.constants[value] = positions
-            return value
+            return self.tape.zero(value.axes) if self.trace.is_zero(source.name) else value
         if node.users:
             self.inference.read.add(source.name)
         if source.name not in self.inference.parameters:
             value = Value(tuple(units(int(size)) for size in example.shape))
             self.inference.parameters[source.name] = value
-            if not (example.is_floating_point() or example.is_complex()):
+            sparse = example.layout is not torch.strided
+            if sparse:
+                self._freeze(value, Cause("", "kept sparse"))
+            if sparse or not (example.is_floating_point() or example.is_complex()):
                 self.tape.map(value, NONLINEAR)
         return self.inference.parameters[source.name]
 
@@ -192,7 +203,10 @@ class _Interpreter:
             name = f"{self.number}:{self.path}{node.name}"
             readers = [_readers(node, k, isinstance(example, Tensor)) for k in range(len(sizes))]
             call = Call(op, name, self._bind(node), sizes, is_number, self.tape, self.splits, readers=readers)
-            return self._guard(rule(call), outputs, isinstance(example, Tensor), readers)
+            result = self._guard(rule(call), outputs, isinstance(example, Tensor), readers)
+            if first.dtype == torch.bool:
+                self.tape.booleans.update(_values(result))
+            return result
         except (
             NoRuleError,
             ValueError,
@@ -288,6 +302,22 @@ def _freeze_unused(inference: Inference) -> None:
 def _leave_aside(tape: Tape, leaf: Term, reason: str) -> None:
     freeze(leaf, Cause("", reason))
     tape.unused.add(leaf)
+
+
+def _of_shapes_alone(graph: Graph) -> set[Node]:
+    """Results of which only shapes are read, as in `ones_like(h[:, :1])`: nothing is done to what they are made of."""
+    nodes: set[Node] = set()
+    for node in reversed(graph.nodes):
+        reads = (user in nodes or _reads_shape(user, node) for user in node.users)
+        if node.op == "call_function" and node.users and all(reads):
+            nodes.add(node)
+    return nodes
+
+
+def _reads_shape(user: Node, node: Node) -> bool:
+    """Whether an op takes the shape of a tensor, and none of its numbers."""
+    alone = user.args[:1] == (node,) and user.all_input_nodes == [node]
+    return user.op == "call_function" and op_name(user) in OF_SHAPE and alone
 
 
 def _submodule(node: Node) -> GraphModule | None:

@@ -81,6 +81,12 @@ class Trace:
             return None
         return [int(entry) for entry in x] if 0 < len(x) <= LONGEST_LIST else None
 
+    def is_zero(self, name: str) -> bool:
+        """Whether it is one number, zero, that the code of the model says, as `torch.tensor(0.0)` does."""
+        x = self.program.constants.get(name)
+        said = name in self.program.graph_signature.lifted_tensor_constants
+        return said and isinstance(x, Tensor) and x.dim() == 0 and not x.is_meta and bool(x == 0)
+
     def inputs(self, state: Mapping[str, Tensor]) -> list[Any]:
         """What the graph's placeholders stand for, with the tensors of ``state`` in place of the model's."""
         inputs = self.program._graph_module_flat_inputs(tuple(self.example.copy().tensors), {})
