@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 import coset.symmetries.rules  # noqa: F401  (registers every rule)
 from coset.core.errors import SymmetryError
+from coset.symmetries.cat_of_split import cats_of_splits, inner_nodes, transposition
 from coset.symmetries.fibres import Bases, fibres
 from coset.symmetries.group import COMPOSITES, Axis, Concat, Fixed, FixedAxis, IndexSet, Interleave, Product, Units
 from coset.symmetries.reach import reach
@@ -82,11 +83,13 @@ class _Interpreter:
         self.tape = inference.tape
         self.values = inference.values
         self.path = ""
+        self.transpositions: dict[Node, Node] = {}
 
     def interpret(self) -> None:
-        unread = _of_shapes_alone(self.trace.graph)
+        self.transpositions = cats_of_splits(self.trace.graph)
+        aside = _of_shapes_alone(self.trace.graph) | inner_nodes(self.transpositions)
         for node in self.trace.graph.nodes:
-            if node in unread:
+            if node in aside:
                 continue
             if node.op == "placeholder":
                 self.tape.unifier.cause = Cause(node.op, "")
@@ -202,8 +205,11 @@ class _Interpreter:
             # The same op of another trace has axes of other sizes, to be split elsewhere.
             name = f"{self.number}:{self.path}{node.name}"
             readers = [_readers(node, k, isinstance(example, Tensor)) for k in range(len(sizes))]
-            call = Call(op, name, self._bind(node), sizes, is_number, self.tape, self.splits, readers=readers)
-            result = self._guard(rule(call), outputs, isinstance(example, Tensor), readers)
+            split = self.transpositions.get(node)
+            arguments = self._bind(node) if split is None else {"self": self._resolve(split.args[0])}
+            call = Call(op, name, arguments, sizes, is_number, self.tape, self.splits, readers=readers)
+            done = rule(call) if split is None else transposition(call, node, split)
+            result = self._guard(done, outputs, isinstance(example, Tensor), readers)
             if first.dtype == torch.bool:
                 self.tape.booleans.update(_values(result))
             return result
@@ -271,7 +277,9 @@ class _Interpreter:
         """Fix whatever the op touches: always sound."""
         refused = isinstance(error, NoRuleError)
         reason = str(error) if refused else f"rule failed ({type(error).__name__}: {error})"
-        touched = [part for arg in node.all_input_nodes for part in _values(self.values.get(arg))]
+        split = self.transpositions.get(node)
+        inputs = node.all_input_nodes if split is None else split.all_input_nodes
+        touched = [part for arg in inputs for part in _values(self.values.get(arg))]
         free = [part for part in touched if any(not leaf.frozen for term in part.axes for leaf in leaves(term))]
         if free and self.strict:
             raise SymmetryError(f"op {op} at {node.name}: {reason}; without strict=True its axes are fixed")
