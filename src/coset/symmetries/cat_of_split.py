@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from torch.fx import Graph, Node
 
@@ -27,10 +28,10 @@ def cats_of_splits(graph: Graph) -> dict[Node, Node]:
 
 
 def _split_of(cat: Node) -> Node | None:
-    blocks = cat.args[0]
+    blocks: Any = cat.args[0]
     if not isinstance(blocks, list | tuple) or not all(_is_block(block) for block in blocks):
         return None
-    split = blocks[0].args[0]
+    split: Node = blocks[0].args[0]
     in_order = [block.args for block in blocks] == [(split, k) for k in range(len(blocks))]
     alone = all(list(block.users) == [cat] for block in blocks) and set(split.users) == set(blocks)
     sizes = {shape_of(value) for value in split.meta["val"]}
@@ -46,11 +47,10 @@ def _is_block(node: object) -> bool:
 
 
 def _axis(node: Node, name: str, place: int) -> int:
-    axis = node.args[place] if len(node.args) > place else node.kwargs.get(name, 0)
+    axis: Any = node.args[place] if len(node.args) > place else node.kwargs.get(name, 0)
     values = node.meta["val"]
     rank = (values[0] if isinstance(values, list | tuple) else values).dim()
-    assert isinstance(axis, int)
-    return axis % rank
+    return int(axis % rank)
 
 
 def transposition(call: Call, cat: Node, split: Node) -> Result:
