@@ -210,11 +210,11 @@ def masked_write(call: Call, base: Value, mask: Value, number: Value) -> Value:
         raise NoRuleError("the entries of a mask are written one by one")
     letters: list[Letter] = list(range(len(base.axes)))
     flat = call.tape.map(mask, NONLINEAR)
-    chosen: list[tuple[Value, list[Letter]]] = [(base, letters)]
+    operands: list[tuple[Value, list[Letter]]] = [(base, letters)]
     if number not in call.tape.vanishing:
         one: list[Letter] = ["one"] if number.axes else []
-        chosen = [(call.tape.map(base, NONLINEAR), letters), (call.tape.map(number, NONLINEAR), one)]
-    return call.tape.multiply([*chosen, (flat, letters[: len(mask.axes)])], letters)
+        operands = [(call.tape.map(base, NONLINEAR), letters), (call.tape.map(number, NONLINEAR), one)]
+    return call.tape.multiply([*operands, (flat, letters[: len(mask.axes)])], letters)
 
 
 @rule("embedding_bag")
