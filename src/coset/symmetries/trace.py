@@ -85,6 +85,12 @@ class Trace:
             return None
         return [int(entry) for entry in x] if 0 < len(x) <= LONGEST_LIST else None
 
+    def is_zero(self, name: str) -> bool:
+        """Whether it is one number, zero, that the code of the model says, as `torch.tensor(0.0)` does."""
+        x = self.program.constants.get(name)
+        said = name in self.program.graph_signature.lifted_tensor_constants
+        return said and isinstance(x, Tensor) and x.dim() == 0 and not x.is_meta and bool(x == 0)
+
     def inputs(self, state: Mapping[str, Tensor]) -> list[Any]:
         """What the graph's placeholders stand for, with the tensors of ``state`` in place of the model's."""
         inputs = self.program._graph_module_flat_inputs(tuple(self.example.copy().tensors), {})
@@ -290,13 +296,20 @@ def touched(model: nn.Module, example: Example) -> set[str] | None:
 class Guarded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses numbers that an op would follow beyond its memory, as made-up calls may hold."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """`torch.cond` and loops are compiled as they are called, and this mode is no part of what they compute."""
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func.overloadpacket in _BAGS:
+        if getattr(func, "overloadpacket", None) in _BAGS:
             bound = dict(
                 zip((argument.name for argument in func._schema.arguments), args, strict=False), **kwargs or {}
             )
