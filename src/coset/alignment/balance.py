@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from coset.alignment.coordinate_ascent import Match
+from coset.alignment.matrix_blocks import with_permutations
 from coset.alignment.method import AlignmentTask
 from coset.core.checkpoint import LazyState
 from coset.core.state import State
@@ -91,4 +92,4 @@ def match_balanced(match: Callable[[AlignmentTask], Match], task: AlignmentTask,
     before, after = balance(a, sym), balance(b, sym)
     balanced = replace(task, first=Dirac(sym.act(before, a)), second=Dirac(sym.act(after, b)))
     result = match(balanced)
-    return replace(result, element=before.inverse() @ result.element @ after)
+    return replace(result, element=with_permutations(before.inverse() @ result.element @ after))

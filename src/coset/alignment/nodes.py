@@ -60,7 +60,7 @@ class Node(ABC):
         rows = [row for tensor in self.tensors for row in labels(objective.sym.axes[tensor])]
         self.rows = [row for row in rows if any(label.units == name for label in row)]
         moving = {units for units, own in objective.sym.sets.items() if own.movable}
-        moving |= {group.name for group in objective.sym.matrices}
+        moving |= {group.name for group in objective.matrices}
         self.neighbours = {label.units for row in self.rows for label in row if label.units in moving} - {name}
         # Units that meet themselves in one block enter quadratically.
         self.linear = all(sum(label.units == name for label in row) == 1 for row in self.rows)
@@ -246,7 +246,7 @@ class JointNode(Node):
 
     def __init__(self, objective: Objective, name: str) -> None:
         super().__init__(objective, name)
-        self.matrices = {group.name: group for group in objective.sym.matrices if name in group.over}
+        self.matrices = {group.name: group for group in objective.matrices if name in group.over}
         fibres = [
             inner
             for inner in objective.sym.sets.values()
@@ -347,7 +347,7 @@ def _all_pairs(element: Element, name: str, base: str, scores: Tensor) -> Tensor
 def nodes_of(objective: Objective) -> list[Node]:
     """One node for each set of units that can move."""
     sets = objective.sym.sets
-    matrices = {group.name: group for group in objective.sym.matrices}
+    matrices = {group.name: group for group in objective.matrices}
     bases = {base for inner in sets.values() if inner.movable or inner.name in matrices for base in inner.over}
     nodes: list[Node] = []
     for group in objective.sym.groups:
