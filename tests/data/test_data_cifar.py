@@ -258,7 +258,7 @@ def test_a_wrong_mosaic_is_refused(tmp_path: Path) -> None:
         cifar_mosaic.batch(path)
 
 
-def test_the_mosaics_of_cifar100(use_real: Callable[[str], Path]) -> None:
+def test_the_mosaics_of_cifar100(use_real: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
     """In an order of their own, so that only what all images have in common can be compared with the release."""
     use_real("cifar-100/labels.npz")
     data = load("cifar100")
@@ -268,6 +268,8 @@ def test_the_mosaics_of_cifar100(use_real: Callable[[str], Path]) -> None:
     std, mean = torch.std_mean(data.train.inputs, dim=(0, 2, 3))  # the published constants are rounded
     assert mean.abs().max() < 3e-4
     assert (std - 1).abs().max() < 3e-4
+    blank = np.zeros((10000, 3, 32, 32), np.uint8)
+    monkeypatch.setattr(cifar_mosaic, "batch", lambda path: blank)  # the pictures are those of above
     groups = load("cifar100", coarse=True)
     assert groups.train.targets.bincount().tolist() == [2500] * 20
     assert data.classes is not None and groups.classes is not None
