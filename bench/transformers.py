@@ -54,8 +54,8 @@ SMOKE = {"epochs": 1, "batch_size": 16, "precision": "float32", "compile": False
 class Scale:
     """How large networks and data are; None is all there is.
 
-    stride: from one window of text to the next. train, test: examples that are trained on and evaluated. matched:
-    examples that activations are compared on.
+    stride: from one window of text to the next. train: examples. windows, images: that are evaluated. matched: examples
+    that activations are compared on.
     """
 
     dim: int
@@ -69,9 +69,13 @@ class Scale:
 
 
 SCALES = {
-    "full": Scale(256, 6, 256, 64, None, 256, None, 512),
-    "smoke": Scale(64, 2, 32, 16, 480, 16, 64, 32),
-}
+    "full": Scale(
+        dim=256, depth=6, context=256, stride=64, train=None, windows=256, images=None, matched=512
+    ),
+    "smoke": Scale(
+        dim=64, depth=2, context=32, stride=16, train=480, windows=16, images=64, matched=32
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -195,21 +199,16 @@ def main(
     out: Out = None,
 ) -> None:
     """Train, align, evaluate, print a table for each family, and write the record after each."""
-    chosen = names or list(FAMILIES)
-    for words, choices, what in (
-        (chosen, FAMILIES, "family"),
-        (rows.split(","), ROWS, "row"),
-        ([scale], SCALES, "scale"),
-    ):
-        for word in words:
-            if word not in choices:
-                raise CosetError(f"There is no {what} {word!r}, only {', '.join(choices)}.")
+    families = names or list(FAMILIES)
+    _check("family", families, FAMILIES)
+    _check("row", rows.split(","), ROWS)
+    _check("scale", [scale], SCALES)
     command = f"python -m bench transformers --device {device}"
     command += (f" --networks {networks}" if networks != 3 else "") + (f" --scale {scale}" if scale != "full" else "")
     record: dict[str, Any] = {"command": command, "scale": scale, "families": {}}
     if out is not None and out.exists():
         record["families"] = _families_of(out, scale)
-    for name in chosen:
+    for name in families:
         run = Run(name, FAMILIES[name], SCALES[scale], device, work / f"{name}-{scale}")
         result = run.measure(networks, rows.split(","), record["families"].get(name))
         record["families"][name] = result | {"device": device_name(device), "versions": versions()}
@@ -217,6 +216,12 @@ def main(
         if out is not None:
             out.parent.mkdir(parents=True, exist_ok=True)
             write_json(out, record)
+
+
+def _check(what: str, words: Sequence[str], choices: Mapping[str, Any]) -> None:
+    for word in words:
+        if word not in choices:
+            raise CosetError(f"There is no {what} {word!r}, only {', '.join(choices)}.")
 
 
 def _families_of(out: Path, scale: str) -> dict[str, Any]:
@@ -330,12 +335,8 @@ def mean_and_error(values: Sequence[float]) -> list[float | None]:
 def drift(measured: Mapping[str, Sequence[Mapping[str, Any]]], losses: Sequence[float]) -> float:
     """By how much a row changed the loss of a network at most: by rounding, if it left the functions alone."""
     pairs = list(combinations(losses, 2))
-    return max(
-        abs(one["loss"][k] - ends[k])
-        for row in measured.values()
-        for one, ends in zip(row, pairs, strict=True)
-        for k in (0, -1)
-    )
+    both = [(one["loss"], ends) for row in measured.values() for one, ends in zip(row, pairs, strict=True)]
+    return max(float(abs(line[k] - ends[k])) for line, ends in both for k in (0, -1))
 
 
 def table(name: str, result: Mapping[str, Any]) -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the smallest scale still less, since each of the tests trains networks."""
     torch.manual_seed(0)
     monkeypatch.setattr(data, "load", made_up)
-    monkeypatch.setitem(SCALES, "smoke", transformers.Scale(16, 1, 16, 16, 64, 8, 16, 16))
+    tiny = {"dim": 16, "depth": 1, "context": 16, "train": 64, "windows": 8, "images": 16, "matched": 16}
+    monkeypatch.setitem(SCALES, "smoke", replace(SCALES["smoke"], **tiny))
 
 
 def test_a_run_goes_on_and_its_record_grows(run: Run, small: None, tmp_path: Path) -> None:
