@@ -54,7 +54,8 @@ def with_permutations(element: Element) -> Element:
         if once and float((m - exact).abs().max()) < PERMUTED and (movable or bool((exact == _eye(m)).all())):
             del matrices[name]
             if movable:
-                permutations[name] = element[name].to(order.device).gather(-1, order)
+                p = element[name]
+                permutations[name] = p.gather(-1, order.to(p.device))
     return replace(element, permutations=permutations, matrices=matrices)
 
 
