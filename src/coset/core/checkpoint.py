@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coset.core import json_reader
 from coset.core.errors import StateError
-from coset.core.files import is_folder, require_file, write_json
+from coset.core.files import is_file, is_folder, require_file, write_json
 from coset.core.json_reader import JsonObject, shown
 from coset.core.names import plural
 from coset.core.pickles import load_pickle
@@ -212,7 +212,7 @@ def _open_index(path: Path) -> dict[str, Shard]:
     shards = {}
     for file in dict.fromkeys(weight_map.values()):
         # An index must not lead out of its own folder.
-        if Path(file).name != file or "\0" in file or not (path.parent / file).is_file():
+        if Path(file).name != file or not is_file(path.parent / file):
             raise StateError(f"{path} names the shard {shown(file)}, which is not a file in its folder.")
         shards[file] = Shard(path.parent / file)
         stored, listed = set(shards[file].places), {n for n, f in weight_map.items() if f == file}
