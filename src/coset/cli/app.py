@@ -1,5 +1,7 @@
 """The `coset` command: finds its subcommands, and turns what a user can cause into one sentence and an exit code.
 
+A signal that ends it raises as Ctrl-C does, so that files are whole and whoever stops it hears where it was.
+
 Nothing here imports torch before a command runs, so that `coset --help` answers at once.
 """
 
@@ -10,24 +12,56 @@ import importlib
 import inspect
 import os
 import pkgutil
+import signal
 import sys
 import tomllib
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from coset._version import __version__
-from coset.cli import commands, console, signals
+from coset.cli import commands, console
 from coset.core.errors import CosetError
+from coset.core.lock import lock_scope
 
 PLUGINS = "coset.commands"  # the group of entry points
 NO_MEMORY = ("can't allocate memory", "out of memory")
+ENDS = ("SIGINT", "SIGTERM", "SIGHUP")  # of which not every system has all
+
+
+class StopSignal(KeyboardInterrupt):
+    """A signal asks the command to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def exit_code(stop: KeyboardInterrupt) -> int:
+    """As shells count: 128 and the number of the signal."""
+    return 128 + (stop.number if isinstance(stop, StopSignal) else signal.SIGINT)
+
+
+def stop_by_exception() -> None:
+    """Let signals raise, but for those that somebody ignores, such as nohup; a second one ends the process at once."""
+    for name in ENDS:
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    for name in ENDS:
+        each = getattr(signal, name, None)
+        if each is not None and signal.getsignal(each) is _stop:
+            signal.signal(each, signal.SIG_DFL)
+    raise StopSignal(number)
 
 
 class _Commands(TyperGroup):
@@ -35,7 +69,7 @@ class _Commands(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            with warnings.catch_warnings():
+            with warnings.catch_warnings(), lock_scope():
                 # Deprecations inside torch are nothing the user of a command can act on.
                 if not sys.warnoptions:
                     warnings.simplefilter("ignore")
@@ -48,7 +82,7 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt as stop:
             advice = getattr(stop, "__notes__", None) or ["call the same command again"]
             console.complain("stopped", f"{'; '.join(advice)}.")
-            raise typer.Exit(signals.exit_code(stop)) from None
+            raise typer.Exit(exit_code(stop)) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # nobody reads what is printed
                 raise
@@ -157,5 +191,5 @@ def main() -> None:
     # Threads that wait by spinning make small models fifty times slower where other programs want the cores. It
     # must be said before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    signals.stop_by_exception()
+    stop_by_exception()
     app(prog_name="coset")

@@ -18,6 +18,7 @@ from coset.cli.options import (
     DeviceOption,
     JsonOption,
     ModelOption,
+    OverwriteOption,
     SeedOption,
     SolutionArgument,
     SplitOption,
@@ -69,6 +70,7 @@ def curve(
     args: ArgsOption = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Learn a curve of low loss between two solutions; called again after it was stopped, it goes on.
@@ -102,7 +104,7 @@ def curve(
         choice("--shape", shape, ("bezier", "chain"))
     alignment = None if no_align else align or "activations"
     spec = ModelSpec(model, args, device=device)
-    files.check_output("--html", html, [".html"], [first, second])
+    files.check_output("--html", html, [".html"], [first, second], overwrite)
     if alignment is not None and alignment not in METHODS:
         raise CosetError(f"--align must be one of {', '.join(METHODS)}, not {alignment!r}.")
     _check_folder(out)
