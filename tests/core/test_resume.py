@@ -24,6 +24,18 @@ from coset.core.resume import (
 CPU = torch.device("cpu")
 
 
+# What a changed checkpoint may hold in place of plain tensors.
+ODD = [torch.ones(2, 2).to_sparse(), torch.ones(1).expand(10**12), torch.empty(10**12, device="meta")]
+ODD += [torch.ones(2, dtype=torch.complex64).conj()]
+
+
+def circle() -> list[Any]:
+    """A list that holds itself."""
+    result: list[Any] = []
+    result.append(result)
+    return result
+
+
 def read(file: Path) -> str:
     return file.read_text(encoding="utf-8")
 
@@ -54,6 +66,10 @@ def test_a_checkpoint_is_read_back_on_a_device_and_checked(tmp_path: Path) -> No
     assert content is not None and content["epoch"] == 3 and torch.equal(content["tensors"][0], torch.arange(4))
     with pytest.raises(CosetError, match=r"checkpoint\.pt is damaged: remove it"):
         stage.load_checkpoint(CPU, ["seconds"])
+    for odd in (*ODD, circle()):
+        torch.save({"epoch": 3, "digest": "0", "tensors": odd}, tmp_path / CHECKPOINT)
+        with pytest.raises(CosetError, match=r"checkpoint\.pt is damaged: remove it"):
+            stage.load_checkpoint(CPU, ["epoch"])
     (tmp_path / CHECKPOINT).write_bytes(b"nonsense")
     with pytest.raises(CosetError, match=r"checkpoint\.pt is damaged: remove it"):
         stage.load_checkpoint(CPU, [])

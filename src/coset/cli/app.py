@@ -17,6 +17,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -67,33 +68,46 @@ def _stop(number: int, frame: FrameType | None) -> None:
 class _Commands(TyperGroup):
     """Turns what a user can cause into one sentence and an exit code."""
 
+    def make_context(self, *words: Any, **options: Any) -> Any:
+        with _in_sentences():
+            return super().make_context(*words, **options)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
-            with warnings.catch_warnings(), lock_scope():
-                # Deprecations inside torch are nothing the user of a command can act on.
-                if not sys.warnoptions:
-                    warnings.simplefilter("ignore")
-                result = super().invoke(ctx)
-                sys.stdout.flush()  # while what a full disk says about it can be told
-                return result
-        except CosetError as error:
-            console.complain("error", str(error))
-            raise typer.Exit(2) from None
-        except KeyboardInterrupt as stop:
-            advice = getattr(stop, "__notes__", None) or ["call the same command again"]
-            console.complain("stopped", f"{'; '.join(advice)}.")
-            raise typer.Exit(exit_code(stop)) from None
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # nobody reads what is printed
-                raise
-            console.complain("error", _sentence(error))
-            raise typer.Exit(2) from None
-        except (MemoryError, RuntimeError) as error:
-            # Of torch, which has no class of its own for memory that a CPU does not have.
-            if not (isinstance(error, MemoryError) or any(text in str(error) for text in NO_MEMORY)):
-                raise
-            console.complain("error", "There is too little memory for this: ask for less at once.")
-            raise typer.Exit(2) from None
+        with _in_sentences(), warnings.catch_warnings(), lock_scope():
+            # Deprecations inside torch are nothing the user of a command can act on.
+            if not sys.warnoptions:
+                warnings.simplefilter("ignore")
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # while what a full disk says about it can be told
+            return result
+
+
+@contextmanager
+def _in_sentences() -> Iterator[None]:
+    try:
+        yield
+    except CosetError as error:
+        console.complain("error", str(error))
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt as stop:
+        _say_stopped(stop)
+        raise typer.Exit(exit_code(stop)) from None
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # nobody reads what is printed
+            raise
+        console.complain("error", _sentence(error))
+        raise typer.Exit(2) from None
+    except (MemoryError, RuntimeError) as error:
+        # Of torch, which has no class of its own for memory that a CPU does not have.
+        if not (isinstance(error, MemoryError) or any(text in str(error) for text in NO_MEMORY)):
+            raise
+        console.complain("error", "There is too little memory for this: ask for less at once.")
+        raise typer.Exit(2) from None
+
+
+def _say_stopped(stop: KeyboardInterrupt) -> None:
+    advice = getattr(stop, "__notes__", None) or ["call the same command again"]
+    console.complain("stopped", f"{'; '.join(advice)}.")
 
 
 def _sentence(error: OSError) -> str:
@@ -191,5 +205,9 @@ def main() -> None:
     # Threads that wait by spinning make small models fifty times slower where other programs want the cores. It
     # must be said before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    stop_by_exception()
-    app(prog_name="coset")
+    try:
+        stop_by_exception()
+        app(prog_name="coset")
+    except KeyboardInterrupt as stop:  # outside of any command
+        _say_stopped(stop)
+        sys.exit(exit_code(stop))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -238,19 +239,29 @@ def write_like(
 ) -> None:
     """Write the tensors of `source`, as `read` gives them: a `.safetensors` file, or a folder of shards with an index.
 
-    The index is written last, so that a folder without one is recognised as half-written.
+    The index is written last, so that a folder without one is recognised as half-written. On failure the folder is as
+    it was before.
     """
     if path.suffix == ".safetensors":
         write_stream(path, source.layout(source), read, metadata)
         return
+    is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     shards = _shards(source)
     files = {f"model-{k + 1:05d}-of-{len(shards):05d}.safetensors": names for k, names in enumerate(shards)}
-    for file, names in files.items():
-        write_stream(path / file, source.layout(names), read, metadata)
     total = sum(dtype.itemsize * torch.Size(shape).numel() for dtype, shape in source.layout(source).values())
     weight_map = {name: file for file, names in files.items() for name in names}
-    write_json(path / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    try:
+        for file, names in files.items():
+            write_stream(path / file, source.layout(names), read, metadata)
+        write_json(path / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    except BaseException:
+        for file in files:
+            (path / file).unlink(missing_ok=True)
+        if is_new:
+            with suppress(OSError):  # somebody else may have put a file there
+                path.rmdir()
+        raise
 
 
 def _shards(source: LazyState) -> list[list[str]]:

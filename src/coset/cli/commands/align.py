@@ -140,8 +140,13 @@ def _write(
                 squares[k] += float((target - x.float()).square().sum(dtype=torch.float64))
         return after
 
-    files.write(b, output, aligned, {"coset.aligned_to": reference})
-    save_element(files.element_file(output), sym, element)
+    element_file = files.element_file(output)
+    save_element(element_file, sym, element)
+    try:
+        files.write(b, output, aligned, {"coset.aligned_to": reference})
+    except BaseException:
+        element_file.unlink(missing_ok=True)  # as it says nothing without the checkpoint
+        raise
     return math.sqrt(squares[0]), math.sqrt(squares[1])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_file
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -219,10 +218,12 @@ def _in_precision(q: Solution, experiment: Experiment, path: Path) -> Solution:
 
 
 def _objectives(out: Path) -> dict[str, Any]:
+    from coset.core import json_reader
+    from coset.core.json_reader import JsonObject
     from coset.paths.find_curve import OBJECTIVES
 
-    objectives: dict[str, Any] = json_file.loads((out / OBJECTIVES).read_text(encoding="utf-8"))
-    return objectives
+    file = out / OBJECTIVES
+    return {"objectives": JsonObject(json_reader.read(file), str(file)).series("objectives")}
 
 
 def _show(report: dict[str, Any], losses: dict[str, Barrier], experiment: Experiment, html: Path | None) -> None:
