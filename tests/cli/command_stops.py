@@ -30,6 +30,7 @@ import coset
 from coset import zoo
 from coset.cli.app import main
 from coset.core import state as states
+from coset.core.resume import DIGEST, content_digest
 
 NET = "mlp:30-6-2"
 DATA, KEPT = ("--data", "breast-cancer"), ("--work", "run")
@@ -157,6 +158,9 @@ def _content(file: Path) -> Any:
         return _timeless(json.loads(file.read_text()))
     if file.suffix == ".jsonl":
         return [_timeless(json.loads(line)) for line in file.read_text().splitlines()]
+    if file.suffix == ".pt":
+        checkpoint = torch.load(file, weights_only=True)
+        return content_digest({name: x for name, x in checkpoint.items() if name not in (*TIMES, DIGEST)})
     return file.read_bytes()
 
 

@@ -1,7 +1,9 @@
 """Folders of runs and stages of work, without any run."""
 
+import io
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,25 @@ def test_a_checkpoint_is_read_back_on_a_device_and_checked(tmp_path: Path) -> No
     (tmp_path / CHECKPOINT).write_bytes(b"nonsense")
     with pytest.raises(CosetError, match=r"checkpoint\.pt is damaged: remove it"):
         stage.load_checkpoint(CPU, [])
+
+
+class FillingFile(io.BytesIO):
+    """On a disk that is full for one write, after which there is room for a short one."""
+
+    is_full = False
+
+    def write(self, data: Any) -> int:
+        if self.tell() > 10_000 and not self.is_full:
+            self.is_full = True
+            raise OSError(28, "No space left on device")
+        return super().write(data)
+
+
+def test_a_disk_that_becomes_full_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "open", lambda self, mode: FillingFile())
+    monkeypatch.setattr("coset.core.resume.atomic_write", lambda path: nullcontext(Path("unused")))
+    with pytest.raises(OSError, match="No space left"):
+        Stage(tmp_path).save_checkpoint({"epoch": 2, "run": [torch.zeros(1000) for _ in range(25)]})
 
 
 def test_metrics_of_epochs_that_come_again_are_dropped(tmp_path: Path) -> None:

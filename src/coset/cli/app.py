@@ -32,7 +32,7 @@ from coset.core.errors import CosetError
 from coset.core.lock import lock_scope
 
 PLUGINS = "coset.commands"  # the group of entry points
-NO_MEMORY = ("can't allocate memory", "out of memory")
+NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
 ENDS = ("SIGINT", "SIGTERM", "SIGHUP")  # of which not every system has all
 
 

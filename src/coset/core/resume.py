@@ -103,9 +103,15 @@ class Stage:
         """Replace the checkpoint: tensors and numbers in plain containers."""
         if self.folder is None:
             return
-        # Through a file of Python's, since torch alone says of a full disk that a position is unexpected.
+        # Through a file of Python's, since torch alone says of a full disk that a position is unexpected; and it may
+        # say so of that file, too, after what the system said.
         with atomic_write(self.folder / CHECKPOINT) as temporary, temporary.open("wb") as file:
-            torch.save({**content, DIGEST: content_digest(content)}, file)
+            try:
+                torch.save({**content, DIGEST: content_digest(content)}, file)
+            except RuntimeError as error:
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
 
     def load_checkpoint(self, device: torch.device, keys: Sequence[str]) -> dict[str, Any] | None:
         """The last checkpoint, in which all `keys` must be; None if there is none."""
