@@ -1,4 +1,4 @@
-"""Safetensors written tensor by tensor, so that no more than one of them is in memory."""
+"""Checkpoints: safetensors, alone or in shards, read and written one tensor at a time; and pickles of tensors."""
 
 from __future__ import annotations
 

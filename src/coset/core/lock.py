@@ -94,6 +94,8 @@ def _acquire(file: Path, what: str) -> int | None:
             if isinstance(error, BlockingIOError) or error.errno == errno.EACCES:
                 raise CosetError(f"{what} is in use by {holder}: wait until it ends, or name another.") from None
             log.warning("%s cannot be locked (%s): see that nothing else writes there", what, error.strerror)
+            with suppress(OSError):
+                file.unlink()  # nobody else has it locked either
             return None
         if _is(descriptor, file):
             return descriptor

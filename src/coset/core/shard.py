@@ -51,7 +51,7 @@ LARGEST = 2**63  # numbers and bytes are counted in 64 bits
 
 
 @dataclass(frozen=True)
-class Place:
+class TensorPlace:
     """What a tensor is, and the bytes of the file that it lies in."""
 
     dtype: torch.dtype
@@ -141,7 +141,7 @@ def _bytes(x: Tensor) -> memoryview:
     return x.flatten().view(torch.uint8).numpy().data if x.numel() else memoryview(b"")
 
 
-def _fill(file: BinaryIO, place: Place, tensor: Tensor) -> bool:
+def _fill(file: BinaryIO, place: TensorPlace, tensor: Tensor) -> bool:
     """Read the numbers of a tensor, and whether all of them are there."""
     memory, done = _bytes(tensor), 0
     file.seek(place.start)
@@ -153,7 +153,7 @@ def _fill(file: BinaryIO, place: Place, tensor: Tensor) -> bool:
     return True
 
 
-def _header(file: BinaryIO, path: Path) -> tuple[dict[str, Place], dict[str, str]]:
+def _header(file: BinaryIO, path: Path) -> tuple[dict[str, TensorPlace], dict[str, str]]:
     """The places of the tensors, in their order in the file, and the metadata.
 
     Raises ValueError, saying what is wrong, unless they fill the file without gaps.
@@ -197,7 +197,7 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def _place(name: str, entry: object, begin: int, path: Path) -> Place:
+def _place(name: str, entry: object, begin: int, path: Path) -> TensorPlace:
     """The place of one tensor, `begin` bytes before which there are none."""
     if not (isinstance(entry, dict) and entry.keys() == {"dtype", "shape", "data_offsets"}):
         raise ValueError(f"the entry of '{name}' has not dtype, shape and data_offsets")
@@ -211,7 +211,7 @@ def _place(name: str, entry: object, begin: int, path: Path) -> Place:
         raise ValueError(f"'{name}' has a shape that no tensor has")
     if prod(shape) * dtype.itemsize != end - start:
         raise ValueError(f"'{name}' has not as many bytes as its shape needs")
-    return Place(dtype, tuple(shape), begin + start, begin + end)
+    return TensorPlace(dtype, tuple(shape), begin + start, begin + end)
 
 
 def _are_counts(values: object) -> bool:
