@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -41,6 +42,7 @@ CURVE = ("curve", "a.safetensors", "b.safetensors", *ON_DATA, "-o", "run", "--ch
 PAIR = ("a.safetensors", "b.safetensors", "--model", NET)
 SECONDS = 120  # that a command may take
 KILLS = 3  # of one piece of work, at most
+PICTURE = re.compile(r'src="data:[^"]*"')  # of a page, which says when it was drawn
 TIMES = ("seconds", "GiB", "whole")  # what work took, and whether all of that is known: they differ from run to run
 
 
@@ -161,6 +163,8 @@ def _content(file: Path) -> Any:
     if file.suffix == ".pt":
         checkpoint = torch.load(file, weights_only=True)
         return content_digest({name: x for name, x in checkpoint.items() if name not in (*TIMES, DIGEST)})
+    if file.suffix == ".html":
+        return PICTURE.sub("", file.read_text())
     return file.read_bytes()
 
 
@@ -206,9 +210,12 @@ class Trial:
             shutil.rmtree(folder)
         return cls(name, inputs, mounts, results, seconds)
 
-    def check_whole(self, folder: Path, seed: int) -> str | None:
-        """What is wrong with what lies there."""
-        there, right = content(folder), self.results[seed]
+    def check_whole(self, folder: Path, *seeds: int) -> str | None:
+        """What is wrong with what lies there; of several seeds all must be there."""
+        there = content(folder)
+        right = {name: value for seed in seeds for name, value in self.results[seed].items()}
+        if any(right[name] != value for seed in seeds for name, value in self.results[seed].items()):
+            return f"the seeds {seeds} ended well in one place"
         differing = sorted(name for name in {*there, *right} if there.get(name) != right.get(name))
         return f"other than undisturbed: {', '.join(differing)}" if differing else None
 
@@ -266,9 +273,7 @@ class Trial:
             if code not in (0, 2) or (code == 2 and not running.complaint.startswith("error: ")):
                 return f"one of two ended with {code}: {running.complaint}"
         winners = {seed for seed, code in zip(seeds, codes, strict=True) if code == 0}
-        if len(winners) != 1:
-            return f"of two with the seeds {seeds}, ended well: {sorted(winners)}"
-        return self.check_whole(folder, winners.pop())
+        return self.check_whole(folder, *winners) if winners else f"neither of two with the seeds {seeds} ended well"
 
 
 @contextlib.contextmanager

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
 
 from coset.cli.app import StopSignal, exit_code, main
 
@@ -64,10 +65,10 @@ def test_a_signal_before_a_command_begins_ends_it_with_a_sentence(
         raise StopSignal(signal.SIGTERM)
 
     monkeypatch.setattr(sys, "argv", ["coset", "inspect", "mlp:4-3-2"])
-    for where in ("coset.cli.app.app", "typer.core.TyperGroup.make_context"):  # while words are read
+    for owner, name in ((sys.modules["coset.cli.app"], "app"), (TyperGroup, "make_context")):  # while words are read
         with monkeypatch.context() as patch:
-            patch.setattr("coset.cli.app.stop_by_exception", lambda: None)
-            patch.setattr(where, stops)
+            patch.setattr(sys.modules["coset.cli.app"], "stop_by_exception", lambda: None)
+            patch.setattr(owner, name, stops)
             with pytest.raises(SystemExit) as caught:
                 main()
         assert caught.value.code == 143
