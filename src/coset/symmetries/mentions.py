@@ -19,6 +19,8 @@ BY_OTHER_NAMES = frozenset({
     "named_parameters", "buffers", "named_buffers", "get_submodule", "get_parameter", "get_buffer", "state_dict",
 })  # fmt: skip
 MOST_FUNCTIONS = 2000
+LONGEST_NAME = 32
+MOST_CONSTANTS = 24
 
 
 def unmentioned(model: nn.Module, names: Iterable[str]) -> set[str]:
@@ -43,26 +45,77 @@ def _reachable(model: nn.Module, name: str, words: set[str]) -> bool:
     return True
 
 
+def names_in_code(model: nn.Module) -> list[str]:
+    """Strings in the code that a call leads to, which an argument may be compared with.
+
+    Args:
+        model: The model; the code of its classes is read, and not that of torch.
+    """
+    names = (x for x in _constants(model) if isinstance(x, str) and 0 < len(x) <= LONGEST_NAME and not x.isspace())
+    return list(dict.fromkeys(names))[:MOST_CONSTANTS]
+
+
+def numbers_in_code(model: nn.Module) -> list[float]:
+    """Numbers in the code that a call leads to, which an argument may be compared with.
+
+    Args:
+        model: As for `names_in_code`.
+    """
+    numbers = (x for x in _constants(model) if isinstance(x, int | float) and not isinstance(x, bool))
+    return list(dict.fromkeys(numbers))[:MOST_CONSTANTS]
+
+
+def _constants(model: nn.Module) -> list[Any]:
+    """The constants of the code that a call leads to, and those that its classes and modules hold."""
+    functions = _code(model)
+    words = {word for function in functions for word in _names(function.__code__)}
+    holders = [*_classes(model), *(module for module in model.modules() if not _of_torch(type(module)))]
+    held = [value for holder in holders for name, value in vars(holder).items() if name in words]
+    return [x for part in [*(_literals(function.__code__) for function in functions), held] for x in _opened(part)]
+
+
+def _literals(code: CodeType) -> list[Any]:
+    return [x for part in code.co_consts for x in (_literals(part) if isinstance(part, CodeType) else [part])]
+
+
+def _opened(values: Iterable[Any]) -> Iterator[Any]:
+    for x in values:
+        yield from x if isinstance(x, tuple | list | frozenset | set | dict) else [x]
+
+
+def _classes(model: nn.Module) -> list[type[nn.Module]]:
+    """The classes of a model that are not torch's, with their bases."""
+    return list(
+        dict.fromkeys(
+            base
+            for module in model.modules()
+            for base in type(module).__mro__
+            if issubclass(base, nn.Module) and not _of_torch(base)
+        )
+    )
+
+
 def _words(model: nn.Module) -> set[str] | None:
     """All names and strings in the code that a call leads to; None where attributes are asked for by other names."""
-    modules = list(model.modules())
-    if any(_hooked(module) for module in modules):
+    if any(_hooked(module) for module in model.modules()):
         return None
-    classes = dict.fromkeys(
-        base
-        for module in modules
-        for base in type(module).__mro__
-        if issubclass(base, nn.Module) and not _of_torch(base)
-    )
+    functions = _code(model)
+    words = {word for function in functions for word in _names(function.__code__)}
+    return None if words & BY_OTHER_NAMES or len(functions) > MOST_FUNCTIONS else words
+
+
+def _code(model: nn.Module) -> list[FunctionType]:
+    """The functions that a call may lead to."""
+    modules, classes = list(model.modules()), _classes(model)
     waiting: list[Any] = [vars(base).get("forward") for base in classes]
     waiting += [value for module in modules for value in vars(module).values() if not isinstance(value, nn.Module)]
     words: set[str] = set()
-    functions: set[FunctionType] = set()
-    while waiting:
+    functions: dict[FunctionType, None] = {}
+    while waiting and len(functions) <= MOST_FUNCTIONS:
         for function in _functions(waiting.pop()):
             if function in functions or _of_torch(function):
                 continue
-            functions.add(function)
+            functions[function] = None
             closure = inspect.getclosurevars(function) if function.__closure__ else None
             own = _names(function.__code__)
             waiting += closure.nonlocals.values() if closure else ()
@@ -70,7 +123,7 @@ def _words(model: nn.Module) -> set[str] | None:
                 waiting += [vars(base)[name] for base in classes if name in vars(base)]
             waiting += [function.__globals__[name] for name in own if name in function.__globals__]
             words |= own
-    return None if words & BY_OTHER_NAMES or len(functions) > MOST_FUNCTIONS else words
+    return list(functions)
 
 
 def _hooked(module: nn.Module) -> bool:

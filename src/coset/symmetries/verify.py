@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from coset.core import state as states
 from coset.core.errors import CosetError, SymmetryError
 from coset.core.show import Shown, Table
+from coset.symmetries.branches import other_branches
 from coset.symmetries.comparison import NOISE, TOLERANCE, any_finite, difference, generic, numbers
-from coset.symmetries.examples import Example, Variant, counts, other_values, variants
+from coset.symmetries.examples import Example, Variant, counts, other_sizes, other_values, variants, with_optional
 from coset.symmetries.group import Element, Scaling
 from coset.symmetries.trace import Guarded, mode
 from coset.symmetries.training_mode import EvaluationOnlyError, Trains, trainable_call, training, ways_to_train
@@ -44,6 +45,13 @@ SECONDS_FOR_WEAK = 2.0
 THOROUGH = 2e8
 # Sizes of one axis that a model may refuse until no more are tried.
 MOST_REFUSED = 3
+# Calls of one module after which it is looked whether it still is the same function.
+CALLS = 4
+TRAINING = "training mode"
+# Sizes of groups for which an optional argument is made up.
+MOST_SIZES = 6
+# In training mode inputs are also tried that are so many times as large, past the bends of clamps.
+LARGE = 10.0
 SPECIAL = "; at random weights it holds, so the given ones are special: equal scores under a top-k or sort, say"
 
 
@@ -260,6 +268,10 @@ def in_evaluation(sym: Symmetry) -> Symmetry:
     return replace(sym, scalings=tuple(replace(scaling, evaluation_only=False) for scaling in sym.scalings))
 
 
+def _in_order(outputs: list[Tensor]) -> list[Tensor]:
+    return [x.flatten().sort().values for x in outputs]
+
+
 class _Runner:
     """Runs one model in one precision on several states."""
 
@@ -283,14 +295,14 @@ class _Runner:
             return numbers(states.call(self.model, state, call.args, dict(call.kwargs)))
 
     def run_twice(self, state: Mapping[str, Tensor], example: Example) -> list[Tensor]:
-        """What the second call gives, after the first has written into buffers."""
+        """What later calls give, after the first has written into buffers."""
         torch.manual_seed(self.seed)
         model = copy.deepcopy(self.model)
         with torch.no_grad():
             for name, tensor in model.state_dict().items():
                 tensor.copy_(state[name])
         with mode(model, example.training):
-            for _ in range(2):
+            for _ in range(CALLS):
                 call = example.copy()
                 output = model(*call.args, **call.kwargs)
         return numbers(output)
@@ -302,15 +314,22 @@ class _Runner:
     def variants(self) -> Iterable[Variant]:
         """Other calls, as many as the size of the model makes cheap."""
         thorough = self.size * max(1, sum(x.numel() for x in self.example.tensors)) <= THOROUGH
-        again = [Variant(self.example, "again", "a second call of the same module")] if thorough else []
+        call = self.example
+        more = [Variant(call, "again", "a second call of the same module")] if thorough else []
+        if not call.training:
+            more.append(Variant(Example(call.args, call.kwargs, training=True), "flag", TRAINING))
         refused: dict[str, int] = {}
-        for variant in [*again, *variants(self.model, self.example, thorough=thorough)]:
+        for variant in [*more, *variants(self.model, call, thorough=thorough)]:
             if refused.get(variant.axis, 0) >= MOST_REFUSED:
                 continue
             if self._takes(variant):
                 yield variant
             elif variant.axis:
                 refused[variant.axis] = refused.get(variant.axis, 0) + 1
+        turns = other_branches(self.model, call) if thorough else {}
+        yield from filter(self._takes, other_sizes(call, False, turns))
+        sizes = dict.fromkeys(group.size for group in self.sym.groups if group.size > 1)
+        yield from filter(self._takes, with_optional(self.model, call, list(sizes)[:MOST_SIZES]) if thorough else ())
 
     def _takes(self, variant: Variant) -> bool:
         try:
@@ -325,18 +344,31 @@ class _Runner:
         """How much the output of another call changes under two elements; None where it says nothing."""
         state = self._weights(weights)
         base = self._run_other(state, variant)
-        if not any_finite(base):
-            return None
-        if variant.kind == "flag" and [x.shape for x in base] != [x.shape for x in self.run(state)]:
-            # It asks for other results, such as the hidden states.
+        if not any_finite(base) or (variant.what == TRAINING and self._random(state, variant)):
             return None
         generator = torch.Generator().manual_seed(self.seed)
+        if variant.kind == "flag" and [x.shape for x in base] != [x.shape for x in self.run(state)]:
+            # It asks for other results: hidden states are in the order of their units.
+            image = self.sym.act(self.sym.cycles(generator), state)
+            return difference(_in_order(self._run_other(image, variant)), _in_order(base))
+        if variant.what == TRAINING:
+            # Factors may hold in evaluation only.
+            return difference(self._run_other(self.sym.act(self.sym.cycles(generator), state), variant), base)
         elements = [self.sym.cycles(generator), self.sym.random(generator, scalings=True)]
         if variant.kind == "value" and self.sym.conditional:
             # Values that are made up have equal scores, at which these groups do not hold.
             elements = [self._unconditional(element) for element in elements]
         images = (self.sym.act(element, state) for element in elements)
         return max(difference(self._run_other(image, variant), base) for image in images)
+
+    def _random(self, state: Mapping[str, Tensor], variant: Variant) -> bool:
+        """Whether chance plays a part in a call, so that it changes with the order of units."""
+        seed, base = self.seed, self._run_other(state, variant)
+        try:
+            self.seed = seed + 1
+            return difference(self._run_other(state, variant), base) > NOISE[self.dtype]
+        finally:
+            self.seed = seed
 
     def broken_in_training(self, weights: str) -> dict[str, float]:
         """The scalings said to hold in both modes that change the output in training -> by how much."""
@@ -355,15 +387,24 @@ class _Runner:
             base = run(state, call) if call is not None else []
             if call is None or not base or difference(run(state, call), base) > NOISE[self.dtype]:
                 continue
-            element = self.claimed.random(self.generator, scalings=True)
-            factors = self.claimed.element(scales=element.scales)
-            if difference(run(self.sym.act(factors, state), call), base) <= TOLERANCE[self.dtype]:
-                continue
-            for scaling in claimed:
-                image = self.sym.act(self._factors(scaling), state)
-                change = difference(run(image, call), base)
-                if change > TOLERANCE[self.dtype]:
-                    broken[scaling.name] = max(change, broken.get(scaling.name, 0.0))
+            large = call.replace(lambda x: LARGE * x if isinstance(x, Tensor) and x.is_floating_point() else x)
+            for each in (call, large):
+                base = run(state, each)
+                # A sign that is left as it is would show nothing, so those of a whole tensor are tried one by one.
+                alone = [s for s in claimed if s.kind == "sign" and s.size * s.copies == 1]
+                together = [s for s in claimed if s not in alone]
+                if not any_finite(base):
+                    continue
+                if together:
+                    element = self._factors(together[0])
+                    for scaling in together[1:]:
+                        element = element @ self._factors(scaling)
+                    if difference(run(self.sym.act(element, state), each), base) > TOLERANCE[self.dtype]:
+                        alone += together
+                for scaling in alone:
+                    change = difference(run(self.sym.act(self._factors(scaling), state), each), base)
+                    if change > TOLERANCE[self.dtype]:
+                        broken[scaling.name] = max(change, broken.get(scaling.name, 0.0))
         return broken
 
     def _weights(self, weights: str) -> dict[str, Tensor]:
@@ -378,7 +419,8 @@ class _Runner:
             return difference(self._run_other(self.sym.act(element, state), variant), base) > TOLERANCE[self.dtype]
 
         groups = tuple(group.name for group in self.sym.groups if breaks(self._only({group.name})))
-        scalings = tuple(s.name for s in self.sym.scalings if s.exact and breaks(self._factors(s)))
+        claimed = [s for s in self.sym.scalings if s.exact and variant.what != TRAINING]
+        scalings = tuple(s.name for s in claimed if breaks(self._factors(s)))
         blamed = ", ".join(map(repr, [*groups, *scalings])) or "all groups moved together"
         return CounterexampleError(
             f"the model's output changes by {change:.1e} with {variant.what}: no symmetry there in {blamed}",
@@ -517,6 +559,8 @@ class _Runner:
         """Factors of one scaling between 1/2 and 2, or signs."""
         lead = (scaling.copies, scaling.size) if scaling.over else (scaling.size,)
         noise = torch.rand(lead, generator=self.generator, dtype=torch.float64) * 2 - 1
+        if scaling.kind == "sign":
+            noise.flatten()[0] = -1.0
         factor = noise.sign() if scaling.kind == "sign" else torch.exp2(noise)
         return self.sym.element(scales={scaling.name: factor})
 
