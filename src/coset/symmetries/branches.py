@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 LARGEST = 1024
 MOST_QUESTIONS = 64
-MOST_TURNS = 10
+MOST_TURNS = 16
 
 
 def other_branches(model: nn.Module, example: Example) -> dict[int, list[int]]:

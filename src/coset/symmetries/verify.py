@@ -51,7 +51,7 @@ TRAINING = "training mode"
 # Sizes of groups for which an optional argument is made up.
 MOST_SIZES = 6
 # In training mode inputs are also tried that are so many times as large, past the bends of clamps.
-LARGE = 10.0
+LARGER = (1.0, 10.0, 1000.0)
 SPECIAL = "; at random weights it holds, so the given ones are special: equal scores under a top-k or sort, say"
 
 
@@ -263,6 +263,10 @@ def _double(example: Example) -> Example:
     return example.replace(lambda x: x.double() if isinstance(x, Tensor) and x.is_floating_point() else x)
 
 
+def _times(example: Example, factor: float) -> Example:
+    return example.replace(lambda x: factor * x if isinstance(x, Tensor) and x.is_floating_point() else x)
+
+
 def in_evaluation(sym: Symmetry) -> Symmetry:
     """The symmetry with all scalings that hold in evaluation taken as exact, so that random elements have them."""
     return replace(sym, scalings=tuple(replace(scaling, evaluation_only=False) for scaling in sym.scalings))
@@ -387,8 +391,7 @@ class _Runner:
             base = run(state, call) if call is not None else []
             if call is None or not base or difference(run(state, call), base) > NOISE[self.dtype]:
                 continue
-            large = call.replace(lambda x: LARGE * x if isinstance(x, Tensor) and x.is_floating_point() else x)
-            for each in (call, large):
+            for each in (_times(call, factor) for factor in LARGER):
                 base = run(state, each)
                 # A sign that is left as it is would show nothing, so those of a whole tensor are tried one by one.
                 alone = [s for s in claimed if s.kind == "sign" and s.size * s.copies == 1]
