@@ -43,9 +43,9 @@ def other_branches(model: nn.Module, example: Example) -> dict[int, list[int]]:
     except Exception as error:  # whatever a model raises that needs numbers; what it asked before counts
         logger.debug("sizes are not all symbols: %s", error)
     turns: dict[int, list[int]] = {}
-    asked = list(dict.fromkeys(guard.expr for guard in env.guards))
+    questions = list(dict.fromkeys(guard.expr for guard in env.guards))
     # What is asked of two sizes at once is mostly how they broadcast.
-    for question in sorted(asked, key=lambda x: len(x.free_symbols))[:MOST_QUESTIONS]:
+    for question in sorted(questions, key=lambda x: len(x.free_symbols))[:MOST_QUESTIONS]:
         sizes = {symbol: int(env.var_to_val[symbol]) for symbol in question.free_symbols}
         for symbol, size in sizes.items():
             here = turns.setdefault(size, [])

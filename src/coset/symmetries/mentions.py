@@ -70,8 +70,8 @@ def _constants(model: nn.Module) -> list[Any]:
     functions = _code(model)
     words = {word for function in functions for word in _names(function.__code__)}
     holders = [*_classes(model), *(module for module in model.modules() if not _of_torch(type(module)))]
-    held = [value for holder in holders for name, value in vars(holder).items() if name in words]
-    return [x for part in [*(_literals(function.__code__) for function in functions), held] for x in _opened(part)]
+    attributes = [value for holder in holders for name, value in vars(holder).items() if name in words]
+    return [x for part in [*(_literals(function.__code__) for function in functions), attributes] for x in _opened(part)]
 
 
 def _literals(code: CodeType) -> list[Any]:
