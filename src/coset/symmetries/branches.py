@@ -20,7 +20,7 @@ from torch.utils._sympy.printers import PythonPrinter
 
 from coset.core.functional import functional_call
 from coset.symmetries.examples import Example
-from coset.symmetries.mentions import numbers_in_code
+from coset.symmetries.mentions import branches, numbers_in_code
 from coset.symmetries.trace import mode, quiet
 
 logger = logging.getLogger(__name__)
@@ -37,22 +37,26 @@ def other_branches(model: nn.Module, example: Example) -> dict[int, list[int]]:
         model: The model, which is not run.
         example: The call whose sizes become symbols.
     """
+    if not branches(model):
+        return {}
     env = ShapeEnv(specialize_zero_one=False, duck_shape=True)
     try:
         _call(model, example, env)
     except Exception as error:  # whatever a model raises that needs numbers; what it asked before counts
         logger.debug("sizes are not all symbols: %s", error)
     turns: dict[int, list[int]] = {}
+    # The name of newer versions of torch, and that of older ones.
+    hints = env.backed_var_to_val if hasattr(env, "backed_var_to_val") else env.var_to_val
     questions = list(dict.fromkeys(guard.expr for guard in env.guards))
     # What is asked of two sizes at once is mostly how they broadcast.
     for question in sorted(questions, key=lambda x: len(x.free_symbols))[:MOST_QUESTIONS]:
-        sizes = {symbol: int(env.var_to_val[symbol]) for symbol in question.free_symbols}
+        sizes = {symbol: int(hints[symbol]) for symbol in question.free_symbols}
         for symbol, size in sizes.items():
             here = turns.setdefault(size, [])
             others = {x: number for x, number in sizes.items() if x is not symbol}
             here += [x for x in _turns(question.xreplace(others), symbol, size) if x not in here]
     counts = [x for x in numbers_in_code(model) if isinstance(x, int) and 1 < x < LARGEST]
-    for size in {int(env.var_to_val[x]) for x in env.replacements if x in env.var_to_val}:
+    for size in {int(hints[x]) for x in env.replacements if x in hints}:
         # `len(x)` and loops over a size need a number, and then nothing more is asked of it.
         turns.setdefault(size, []).extend(other for x in counts for other in (x, x + 1) if other != size)
     return {size: list(dict.fromkeys(others))[:MOST_TURNS] for size, others in turns.items()}

@@ -6,6 +6,7 @@ to says its name. Where code looks attributes up by names that it makes, nothing
 
 from __future__ import annotations
 
+import dis
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FunctionType
@@ -65,13 +66,28 @@ def numbers_in_code(model: nn.Module) -> list[float]:
     return list(dict.fromkeys(numbers))[:MOST_CONSTANTS]
 
 
+def branches(model: nn.Module) -> bool:
+    """Whether a call leads to code of the model's own that goes one way or another.
+
+    Args:
+        model: As for `names_in_code`.
+    """
+    return any(
+        "_IF_" in step.opname or step.opname == "COMPARE_OP" or step.argval in ("min", "max")
+        for function in _code(model)
+        for step in dis.get_instructions(function)
+    )
+
+
 def _constants(model: nn.Module) -> list[Any]:
     """The constants of the code that a call leads to, and those that its classes and modules hold."""
     functions = _code(model)
     words = {word for function in functions for word in _names(function.__code__)}
     holders = [*_classes(model), *(module for module in model.modules() if not _of_torch(type(module)))]
     attributes = [value for holder in holders for name, value in vars(holder).items() if name in words]
-    return [x for part in [*(_literals(function.__code__) for function in functions), attributes] for x in _opened(part)]
+    return [
+        x for part in [*(_literals(function.__code__) for function in functions), attributes] for x in _opened(part)
+    ]
 
 
 def _literals(code: CodeType) -> list[Any]:
