@@ -75,8 +75,17 @@ def branches(model: nn.Module) -> bool:
     return any(
         "_IF_" in step.opname or step.opname == "COMPARE_OP" or step.argval in ("min", "max")
         for function in _code(model)
-        for step in dis.get_instructions(function)
+        for code in _nested(function.__code__)
+        for step in dis.get_instructions(code)
     )
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    """A function's code, and those inside it, such as comprehensions."""
+    yield code
+    for part in code.co_consts:
+        if isinstance(part, CodeType):
+            yield from _nested(part)
 
 
 def _constants(model: nn.Module) -> list[Any]:
@@ -85,13 +94,8 @@ def _constants(model: nn.Module) -> list[Any]:
     words = {word for function in functions for word in _names(function.__code__)}
     holders = [*_classes(model), *(module for module in model.modules() if not _of_torch(type(module)))]
     attributes = [value for holder in holders for name, value in vars(holder).items() if name in words]
-    return [
-        x for part in [*(_literals(function.__code__) for function in functions), attributes] for x in _opened(part)
-    ]
-
-
-def _literals(code: CodeType) -> list[Any]:
-    return [x for part in code.co_consts for x in (_literals(part) if isinstance(part, CodeType) else [part])]
+    literals = [x for function in functions for code in _nested(function.__code__) for x in code.co_consts]
+    return [*_opened(literals), *_opened(attributes)]
 
 
 def _opened(values: Iterable[Any]) -> Iterator[Any]:
