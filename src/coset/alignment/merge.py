@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import torch
@@ -11,14 +12,17 @@ from coset.alignment.align import align_many
 from coset.alignment.many import barycenter
 from coset.alignment.method import AlignMethod
 from coset.alignment.repair import repair
-from coset.core.errors import CosetError
+from coset.core.errors import CosetError, SymmetryError
 from coset.core.progress import Event, Progress
 from coset.core.state import StateLike
 from coset.data import Data
 from coset.solutions.as_solution import as_solution
 from coset.solutions.dirac import Dirac
 from coset.solutions.solution import Solution
+from coset.symmetries.fold import fold
 from coset.symmetries.symmetry import Symmetry
+
+logger = logging.getLogger(__name__)
 
 
 def merge(
@@ -40,6 +44,9 @@ def merge(
     model and data, norm statistics are repaired on the data: batch norm's are recomputed, and nets without it get the
     average mean and deviation of their ends, unit by unit (REPAIR, Jordan et al. 2023). Keeping unmatched units apart
     (a wider merged net) is not done.
+
+    Gains of norms are folded first (`coset.fold`) where the residual stream can then be rotated, so those of the merged
+    network are one.
 
     Args:
         solutions: What is averaged: solutions, states or modules, of one kind.
@@ -65,7 +72,9 @@ def merge(
         >>> coset.evaluate(merged, model, digits.test).accuracy > coset.evaluate(plain, model, digits.test).accuracy
         True
     """
-    every = [as_solution(one) for one in solutions]
+    every = [_folded(as_solution(one), sym) for one in solutions]
+    if reference is not None and not isinstance(reference, int):
+        reference = _folded(as_solution(reference), sym)
     if not every:
         raise CosetError("There are no solutions to merge.")
     shares = _shares(weights, len(every))
@@ -90,6 +99,17 @@ def merge(
         progress(Event(0, None, "stage", "repairing the norm statistics"))
     ends = [one.mean for one in images]
     return Dirac(repair(model, merged.state, ends, sym, data, weights=shares, device=device), merged.noise)
+
+
+def _folded(solution: Solution, sym: Symmetry) -> Solution:
+    """The same function with gains of one, where a stream can then turn; as it is where they cannot be folded."""
+    if not isinstance(solution, Dirac) or not any(group.gains for group in sym.matrices):
+        return solution
+    try:
+        return Dirac(fold(solution.state, sym), solution.noise)
+    except SymmetryError as error:
+        logger.info("gains are left as they are: %s", error)
+        return solution
 
 
 def _shares(weights: Sequence[float] | None, n: int) -> list[float]:

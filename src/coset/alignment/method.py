@@ -24,6 +24,8 @@ from coset.core.progress import Event, Progress
 from coset.core.state import State
 from coset.data import Data
 from coset.solutions.as_solution import with_order
+from coset.solutions.dirac import Dirac
+from coset.solutions.ensemble import Ensemble
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.solution import Solution
 from coset.symmetries.symmetry import Symmetry
@@ -167,10 +169,13 @@ class Cost(AlignMethod):
     def symmetry(self, task: AlignmentTask) -> Symmetry:
         """The part of the group that is searched: matrices if the cost knows them and the gains of both are one.
 
+        Variances of independent weights do not turn, so other solutions than states and ensembles are only permuted.
+
         Args:
             task: The two solutions, their symmetry, and what else was given to `coset.align`.
         """
-        if not self.turns or not task.sym.matrices:
+        points = all(isinstance(one, LazyState | Dirac | Ensemble) for one in (task.first, task.second))
+        if not self.turns or not task.sym.matrices or not points:
             return task.sym.without_matrices()
         unfolded = {
             gain

@@ -24,7 +24,7 @@ from coset.solutions.coordinates import (
 )
 from coset.solutions.covariance import Covariance, require_density, require_small
 from coset.solutions.gaussian import MEAN, Gaussian
-from coset.solutions.solution import Solution, as_noise, require_count, state_image
+from coset.solutions.solution import Solution, as_noise, refuse_matrices, require_count, state_image
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -119,6 +119,7 @@ class FullGaussian(Solution):
 
     def _image(self, sym: Symmetry, g: Element) -> FullGaussian:
         """Exact, as an element moves each coordinate to one place by w -> c w + b: C_ij becomes c_i c_j C_p(i)p(j)."""
+        refuse_matrices(g, "FullGaussian")
         mean, device = state_image(sym, g, self.mean), self.root.device
         images = coordinate_sources(sym, g, self.mean, self.names)
         index = torch.arange(len(self.root), device=device)

@@ -12,7 +12,7 @@ from coset.core.errors import StateError
 from coset.core.json_reader import JsonObject
 from coset.core.state import State, StateLike, check, distinct, is_coordinate, owners, tie
 from coset.solutions.coordinates import linear
-from coset.solutions.solution import Solution, as_noise, require_count, state_image
+from coset.solutions.solution import Solution, as_noise, refuse_matrices, require_count, state_image
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -118,6 +118,7 @@ class Gaussian(Solution):
 
     def _image(self, sym: Symmetry, g: Element) -> Gaussian:
         """Exact, as an element moves each coordinate to one place by w -> c w + b: the std becomes |c| s."""
+        refuse_matrices(g, "Gaussian")
         mean = state_image(sym, g, self.mean)
         return Gaussian(mean, {name: x.abs() for name, x in linear(sym).act(g, self.std).items()}, self.noise)
 

@@ -17,7 +17,7 @@ from coset.solutions.coordinates import agree_elsewhere, coordinate_sources, cou
 from coset.solutions.covariance import Covariance, require_density, require_small
 from coset.solutions.full_gaussian import FullGaussian
 from coset.solutions.gaussian import MEAN, Gaussian
-from coset.solutions.solution import Solution, as_noise, require_count, state_image
+from coset.solutions.solution import Solution, as_noise, refuse_matrices, require_count, state_image
 from coset.symmetries.group import Element
 from coset.symmetries.symmetry import Symmetry
 
@@ -129,6 +129,7 @@ class KroneckerGaussian(Solution):
 
     def _image(self, sym: Symmetry, g: Element) -> KroneckerGaussian:
         """Exact where an element moves and scales whole rows and columns; else it is refused."""
+        refuse_matrices(g, "KroneckerGaussian")
         mean, factors = state_image(sym, g, self.mean), {}
         for name, (where, c) in coordinate_sources(sym, g, self.mean, list(self._factors)).items():
             factors[name] = self.factors[name]

@@ -138,6 +138,15 @@ class Solution(Shown, ABC):
         return f"{type(self).__name__}({len(self.mean)} tensors, {coordinates:,} coordinates{noise})"
 
 
+def refuse_matrices(g: Element, kind: str) -> None:
+    """Raise `SymmetryError` for an element that mixes weights: a distribution of this kind would not stay one."""
+    if g.matrices:
+        raise SymmetryError(
+            f"A {kind} does not stay one when units are mixed, as by the matrices of {next(iter(g.matrices))!r}: take "
+            "sym.without_matrices(), or act on its samples."
+        )
+
+
 def state_image(sym: Symmetry, g: Element, state: State) -> dict[str, Tensor]:
     """`sym.act(g, state)` for one element, with the names tied that are tied in `state`."""
     if g.batch:

@@ -349,7 +349,8 @@ class _Reading:
         self._write(step.outs[0], result)
 
     def _move(self, step: Primitive, ins: list[dict[Address, Form | None]]) -> None:
-        letters = {segment.letter for operand in step.ins for segment in operand.segments}
+        segments = [segment for operand in step.ins for segment in operand.segments]
+        letters = {segment.letter for segment in segments if segment.term.size > 1}
         joint: dict[Address, Form | None] = {}
         for forms in ins:
             for address, form in forms.items():
