@@ -147,7 +147,7 @@ BESIDE = {"relu": N, "square": N, "largest": 1, "length": 1, "product with itsel
 
 @pytest.mark.parametrize("name", ALONE)
 def test_dimension_is_that_of_a_null_space(name: str) -> None:
-    model, x, sym = inferred(name)
+    model, _, sym = inferred(name)
     free = tangents(model, sym, torch.randn(40, 6, dtype=torch.float64))
     assert free - sum(group.dimension for group in sym.matrices) == BESIDE.get(name, 0)
 

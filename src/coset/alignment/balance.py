@@ -10,7 +10,7 @@ and unique, so that M' of another network of the orbit is Q M N^-1 with Q orthog
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
@@ -22,10 +22,13 @@ from coset.alignment.method import AlignmentTask
 from coset.core.checkpoint import LazyState
 from coset.core.state import State
 from coset.solutions.dirac import Dirac
+from coset.solutions.solution import Solution
 from coset.symmetries.group import Element, MatrixGroup, blocks
 from coset.symmetries.matrix_action import places, rows
 from coset.symmetries.symmetry import Symmetry
 
+# Matrices this near to one change nothing that float32 tells.
+BALANCED, MOST_ROUNDS = 1e-9, 100
 # Directions that hardly any weight has count as this much of the largest.
 SMALLEST = 1e-10
 
@@ -33,16 +36,27 @@ SMALLEST = 1e-10
 def balance(state: State, sym: Symmetry) -> Element:
     """The element that balances what writes and what reads units that any matrix may act on.
 
+    Where such units meet one another, one after the other is balanced until all are: the network of least norm in its
+    orbit, which is unique up to rotations (Kempf and Ness 1979).
+
     Args:
         state: A network.
         sym: Its symmetry; units of `sym.matrices` of the kind "linear" are balanced.
     """
-    matrices: dict[str, Tensor] = {}
-    for group in sym.matrices:
-        if group.kind == "linear" and len({member.dual for member in group.members}) == 2:
-            m = _balancing(*(_second_moment(state, sym, group, dual) for dual in (False, True)))
-            matrices[group.name] = m if group.over else m[0]
-    return sym.element(matrices=matrices)
+    groups = [g for g in sym.matrices if g.kind == "linear" and len({member.dual for member in g.members}) == 2]
+    names = dict.fromkeys(member.tensor for group in groups for member in group.members)
+    image: State = {name: state[name].double() for name in names if name in state}
+    element = sym.identity()
+    for _ in range(MOST_ROUNDS):
+        largest = 0.0
+        for group in groups:
+            m = _balancing(*(_second_moment(image, sym, group, dual) for dual in (False, True)))
+            largest = max(largest, float((m - torch.eye(group.size, dtype=m.dtype, device=m.device)).abs().max()))
+            step = sym.element(matrices={group.name: m if group.over else m[0]})
+            element, image = step @ element, sym.act(step, image)
+        if largest < BALANCED:
+            break
+    return element
 
 
 def _second_moment(state: State, sym: Symmetry, group: MatrixGroup, dual: bool) -> Tensor:
@@ -74,6 +88,12 @@ def _powers(matrix: Tensor, power: float) -> Tensor:
     return raised
 
 
+def can_balance(sym: Symmetry, solutions: Sequence[Solution | LazyState]) -> bool:
+    """Whether there is something to balance, in states that are in memory."""
+    linear = any(group.kind == "linear" for group in sym.matrices)
+    return linear and all(isinstance(one, Dirac) for one in solutions)
+
+
 def match_balanced(match: Callable[[AlignmentTask], Match], task: AlignmentTask, sym: Symmetry) -> Match:
     """Match two networks in balanced gauges, and say it of the networks as they are.
 
@@ -85,8 +105,7 @@ def match_balanced(match: Callable[[AlignmentTask], Match], task: AlignmentTask,
         task: The two networks.
         sym: The part of their symmetry that is searched.
     """
-    linear = any(group.kind == "linear" for group in sym.matrices)
-    if not linear or isinstance(task.first, LazyState) or isinstance(task.second, LazyState):
+    if not can_balance(sym, [task.first, task.second]):
         return match(task)
     a, b = task.means
     before, after = balance(a, sym), balance(b, sym)

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from coset.alignment.matrix_blocks import with_permutations
-from coset.alignment.nodes import Node, PlainNode, after, nodes_of
+from coset.alignment.nodes import MatrixNode, Node, PlainNode, after, nodes_of
 from coset.alignment.objective import Objective
 from coset.alignment.sorted_match import match_by_sorted_weights
 from coset.core.progress import Event, Progress
@@ -25,7 +25,7 @@ from coset.symmetries.group import Element
 
 logger = logging.getLogger(__name__)
 
-# A gain must stand above the rounding of float32 products.
+# A gain must stand above the rounding of float32 products; that of matrices is exact, and says when it is none.
 ROUNDING = 1e-7
 LARGEST_SWEEPS = 200
 # Bytes of score matrices that stay in memory between turns.
@@ -200,7 +200,7 @@ class _Climb:
                     continue
                 due.discard(node.name)
                 candidate, gain = self._candidate(node, element)
-                if gain <= ROUNDING * abs(value):
+                if gain <= (0.0 if isinstance(node, MatrixNode) else ROUNDING * abs(value)):
                     continue
                 element, value, moves = candidate, value + gain, moves + 1
                 due |= {other.name for other in self.nodes if other.neighbours & node.units} - {node.name}

@@ -9,7 +9,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from coset.alignment.balance import balance, can_balance
 from coset.alignment.coordinate_ascent import Match, maximise, moving_groups, spread
+from coset.alignment.matrix_blocks import with_permutations
 from coset.alignment.method import AlignmentTask, AlignMethod, Cost
 from coset.alignment.precision import wide
 from coset.core.errors import CosetError
@@ -91,8 +93,20 @@ def joint(solutions: Sequence[Solution], cost: Cost, task: AlignmentTask) -> Man
     """Align each solution to the barycenter of the others, in turn, until the sum over pairs stops rising.
 
     sum_{i<j} <g_i s_i, g_j s_j> is linear in each g_i, with the gradient sum_{j != i} g_j s_j: exact coordinate
-    ascent. The first is left where it is, so that the frame does not wander.
+    ascent. The first is left where it is, so that the frame does not wander. Maps inside heads are matched between
+    balanced networks, whose objective this is then.
     """
+    searched = cost.symmetry(task)
+    if not can_balance(searched, solutions):
+        return _joint(solutions, cost, task)
+    gauges = [balance(one.mean, searched) for one in solutions]
+    result = _joint([searched.act(g, one) for g, one in zip(gauges, solutions, strict=True)], cost, task)
+    back = gauges[0].inverse()
+    pairs = zip(result.elements, gauges, strict=True)
+    return replace(result, elements=tuple(with_permutations(back @ element @ g) for element, g in pairs))
+
+
+def _joint(solutions: Sequence[Solution], cost: Cost, task: AlignmentTask) -> ManyMatch:
     start = time.perf_counter()
     sym = task.sym
     generator = task.generator if task.generator is not None else torch.Generator().manual_seed(0)
