@@ -36,4 +36,5 @@ class Rope(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         t = x.shape[-2]
-        return rotate(x, self.cos[:t], self.sin[:t])
+        # Tables are float32, and a product with them would be.
+        return rotate(x, self.cos[:t], self.sin[:t]).to(x.dtype)
