@@ -39,7 +39,7 @@ from coset.flow.transport import Transport, refuse_many_conditions
 from coset.flow.velocity_network import Architecture, Prediction, Standardize, VelocityNetwork, units
 from coset.populations.population import Population
 from coset.symmetries.symmetry import Symmetry
-from coset.training.capture import captured
+from coset.core.capture import captured
 from coset.training.loop import Loop, Run, release
 from coset.training.network import Network, Randomness, seeded
 from coset.training.optimizers import Adam, Muon, Optimizer, cosine

@@ -13,7 +13,7 @@ from torch import Tensor
 from coset.core.errors import CosetError
 from coset.core.extras import require
 from coset.core.progress import Event, Progress
-from coset.training.capture import captured
+from coset.core.capture import captured
 from coset.weightspace.manifold import Manifold
 
 VelocityFunction = Callable[[Tensor, Tensor], Tensor]

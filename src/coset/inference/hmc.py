@@ -19,7 +19,7 @@ from coset.inference.posterior import ChainState, LogPosterior, require_noise
 from coset.inference.sampling import Chains
 from coset.solutions.ensemble import Ensemble
 from coset.solutions.solution import Solution
-from coset.training.capture import captured
+from coset.core.capture import captured
 from coset.training.loop import SolutionRun
 from coset.training.network import Network, TrainingProblem
 

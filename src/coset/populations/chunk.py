@@ -19,7 +19,7 @@ from coset.core.state import State, members
 from coset.data import Split
 from coset.populations.population_outputs import outputs_of_all
 from coset.solutions.likelihood import Classification, Likelihood, likelihood_of
-from coset.training.capture import captured
+from coset.core.capture import captured
 from coset.training.loop import Run
 from coset.training.network import Tensors
 from coset.training.optimizers import SCHEDULES, SGD, Adam, Optimizer

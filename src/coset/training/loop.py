@@ -21,7 +21,7 @@ from coset.data import Split
 from coset.solutions.likelihood import Likelihood
 from coset.solutions.solution import Solution
 from coset.training.augmentation import augment
-from coset.training.capture import captured
+from coset.core.capture import captured
 from coset.training.network import NetworkIndex, Randomness, Tensors, TrainingProblem
 from coset.training.optimizers import Descent, MinibatchSettings
 
