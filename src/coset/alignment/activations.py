@@ -31,6 +31,9 @@ ROUNDING = 1e-12
 class Activations(Cost):
     """Match units that are active together (tatro2020, Algorithm 1); needs a model and data.
 
+    Where matrices may act on units, as on a residual stream, these are compared as vectors: the rotation is that of the
+    largest sum of inner products of a's activations and b's, each place counting as much as any other.
+
     Args:
         kind: Whether activations are compared after ("post") or before ("pre") the activation function.
         measure: "correlation", or "l2", minus the mean squared difference.
@@ -44,6 +47,7 @@ class Activations(Cost):
     """
 
     name: ClassVar[str] = "activations"
+    turns: ClassVar[bool] = True
 
     kind: Literal["post", "pre"] = "post"
     measure: Literal["correlation", "l2"] = "correlation"
@@ -80,8 +84,9 @@ class Activations(Cost):
         if not self.bounded:
             return matrices
         before = statistics("pre", "l2")
+        turning = {group.name for group in task.sym.matrices}
         for name, scores in matrices.items():
-            if scores.dim() == 2 and name in before:
+            if scores.dim() == 2 and name in before and name not in turning:
                 # The constrained optimum as scores of its own: ones at its pairs.
                 p = constrained(scores, before[name])
                 matrices[name] = torch.zeros_like(scores).scatter_(1, p.to(scores.device).unsqueeze(1), 1.0)
@@ -111,10 +116,12 @@ def cross_statistics(
     count for both. The scores of units seen in several places, such as a residual stream, are averaged (tatro2020
     Appendix D).
 
+    Units of `sym.matrices` have inner products instead, which are divided by the lengths of both activations.
+
     Returns set -> [n, n] in float64 on the CPU, rows A's units and columns B's, or [copies, copies, n, n] for a set
-    that lies over others, A's copy first. A set that is nowhere seen apart from others is absent: heads mostly are,
-    and get their match from their inner units. One pass over the data; the activations of A on one batch are kept
-    until B's are there.
+    that lies over others, A's copy first; of pairs that turn [..., n, 2, 2]. A set that is nowhere seen apart from
+    others is absent: heads mostly are, and get their match from their inner units. One pass over the data; the
+    activations of A on one batch are kept until B's are there.
     """
     home = next(iter(a.values())).device if device is None else torch.device(device)
     if device is not None:
@@ -138,9 +145,13 @@ def cross_statistics(
             if progress is not None:
                 done = min(len(split), (k + 1) * batch_size)
                 progress(Event(done, len(split), "example", f"activations of {done} of {len(split)} examples"))
+    turning = {group.name for group in sym.matrices}
     by_name: dict[str, list[Tensor]] = {}
     for statistics in (s for row in statistics_at.values() for s in row):
-        scores = statistics.correlation() if measure == "correlation" else statistics.l2()
+        if isinstance(statistics, _PairStatistics) or statistics.name in turning:
+            scores = statistics.products()
+        else:
+            scores = statistics.correlation() if measure == "correlation" else statistics.l2()
         by_name.setdefault(statistics.name, []).append(scores if sym.sets[statistics.name].over else scores[0, 0])
     return {name: torch.stack(scores).mean(0).cpu() for name, scores in by_name.items()}
 
@@ -180,14 +191,21 @@ def _value(scores: Tensor, p: Tensor) -> float:
     return float(scores.gather(1, p[:, None]).sum())
 
 
-def _statistics_at(sym: Symmetry, every: list[Site], kind: SiteKind) -> dict[int, list[_Statistics]]:
+def _statistics_at(sym: Symmetry, every: list[Site], kind: SiteKind) -> dict[int, list[_Statistics | _PairStatistics]]:
     """What to count at each activation. Other ops count only for units that no activation function meets."""
+    pairs = [group.name for group in sym.matrices if group.kind == "phase"]
+    # Heads are compared with their insides turned, not as they stand.
+    turned = {base for group in sym.matrices for base in group.over}
     active = {name for site in every if site.kind == kind for name in units_on(sym, site.axis)}
-    rows: dict[int, list[_Statistics]] = {}
+    rows: dict[int, list[_Statistics | _PairStatistics]] = {}
     for site in every:
         if site.kind in (kind, "other"):
-            sets = units_on(sym, site.axis) - (active if site.kind == "other" else set())
-            rows.setdefault(site.number, []).extend(_Statistics(sym, site, name) for name in sorted(sets))
+            sets = units_on(sym, site.axis) - (active if site.kind == "other" else set()) - turned
+            here = rows.setdefault(site.number, [])
+            here += [_Statistics(sym, site, name) for name in sorted(sets)]
+            for name in pairs:
+                at = places(sym, site.axis, name)
+                here += [_PairStatistics(site, name, at)] if at is not None and len(at) == 2 else []
     return rows
 
 
@@ -233,7 +251,43 @@ class _Statistics:
         apart = self.squares[0].unsqueeze(-1) + self.squares[1].unsqueeze(-2) - 2 * self.cross
         return self._by_copy(-apart.clamp(min=0) / self.count)
 
+    def products(self) -> Tensor:
+        """sum a_i b_j over the lengths of both, of all units of a copy."""
+        _, copies, size = self.places.shape
+        lengths = self.squares.unflatten(-1, (copies, size)).sum((1, -1)).sqrt()  # type: ignore[no-untyped-call]
+        both = (lengths[0][:, None] * lengths[1][None, :]).clamp(min=torch.finfo(torch.float64).tiny)
+        scores: Tensor = self._by_copy(self.cross) * len(self.places) / both[..., None, None]
+        return scores
+
     def _by_copy(self, scores: Tensor) -> Tensor:
         """[k, n, n] -> [copies, copies, units, units], the mean over places."""
         _, copies, size = self.places.shape
         return scores.mean(0).reshape(copies, size, copies, size).transpose(1, 2)
+
+
+class _PairStatistics:
+    """Sums over samples of products of pairs that turn, A's copies with B's: cross [copies, copies, n, 2, 2]."""
+
+    def __init__(self, site: Site, name: str, at: Tensor) -> None:
+        self.site, self.name, self.places = site, name, at
+        _, copies, n = at.shape
+        self.cross = torch.zeros(copies, copies, n, 2, 2, dtype=torch.float64)
+        self.squares = torch.zeros(2, copies, dtype=torch.float64)
+        self.waiting: Tensor | None = None
+
+    def see(self, x: Tensor) -> None:
+        """An activation of A, then that of B on the same batch, in turn."""
+        pairs = x.movedim(self.site.dim, -1).flatten(0, -2)[:, self.places.to(x.device)].double()
+        if self.waiting is None:
+            self.waiting = pairs
+            return
+        first, second, self.waiting = self.waiting, pairs, None
+        self.cross = self.cross.to(x.device) + torch.einsum("skxn,slyn->xynkl", first, second)
+        squares = [z.square().sum((0, 1, 3)) for z in (first, second)]
+        self.squares = self.squares.to(x.device) + torch.stack(squares)
+
+    def products(self) -> Tensor:
+        """sum a_k b_l over the lengths of both."""
+        lengths = self.squares.sqrt()
+        both = (lengths[0][:, None] * lengths[1][None, :]).clamp(min=torch.finfo(torch.float64).tiny)
+        return self.cross / both[..., None, None, None]

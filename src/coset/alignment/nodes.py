@@ -18,6 +18,9 @@ from coset.symmetries.group import Block, Element, Label, MatrixGroup, blocks, l
 LARGEST_JOINT = 2**28
 # Angles below this are the rounding of float32 products.
 SETTLED = 2e-6
+# Networks this much alike are taken to be the same but for noise, and are turned until nothing is left; others until
+# less than this share of the objective is gained.
+ALIKE, WORTH = 0.9, 1e-6
 # A score matrix that was updated this many times is computed anew, so that rounding does not add up.
 UPDATES = 32
 
@@ -208,14 +211,16 @@ class MatrixNode(Node):
         kind, sym = self.matrices.kind, self.objective.sym
         shape = (sym.copies(self.name), self.group.size, self.matrices.order, self.matrices.order)
         scores = torch.zeros(shape if kind == "phase" else shape[:1] + shape[2:], device=self.objective.device)
+        most = 0.0  # what the scores of networks that are the same come to
         for tensor in self.tensors:
             pairs = self.objective.blocks(tensor, element)
             if kind == "phase" and all(self.trusts(a.labels, trusted) for a, _ in pairs if a.where(self.name)):
                 a, b = [one for one, _ in pairs], [other for _, other in pairs]
                 for products in cross(self.matrices, tensor, a, b, self.group.over):
                     scores += products.reshape(scores.shape)
-            for one, other in pairs if kind != "phase" else ():
-                for d in one.where(self.name) if self.trusts(one.labels, trusted) else ():
+            for one, other in pairs:
+                most += float(one.values.norm() * other.values.norm()) if one.where(self.name) else 0.0
+                for d in one.where(self.name) if kind != "phase" and self.trusts(one.labels, trusted) else ():
                     scores += gram(one.values, other.values, one.bases(d, self.group), [d])
         if self.name in self.objective.linear:
             linear = moved_scores(element, self.name, self.objective.linear[self.name].to(scores))
@@ -223,7 +228,9 @@ class MatrixNode(Node):
         values, best = best_matrices(kind, scores)
         gain = float((values - trace(scores, kind)).sum())
         still = torch.eye(self.matrices.order, dtype=best.dtype, device=best.device)
-        if float((best - still).square().mean(-1).mean(-1).max()) * self.matrices.order < SETTLED**2:
+        angle = float((best - still).square().sum(-1).mean(-1).max()) ** 0.5
+        reached = float(values.sum())
+        if angle < SETTLED or (reached < ALIKE * most and gain < WORTH * reached):
             gain = 0.0
         delta = sym.element(matrices={self.name: best if self.group.over else best[0]})
         return Move(delta, gain, self.linear and trusted is None)
