@@ -170,7 +170,7 @@ class ElementParameters:
     @property
     def state(self) -> list[Tensor]:
         """All that a step changes."""
-        return [x for stack in (*self.permutations, *self.matrices) for x in stack.state]
+        return [*(x for stack in self.permutations for x in stack.state), *(x for s in self.matrices for x in s.state)]
 
     @property
     def trained(self) -> list[Tensor]:
@@ -202,7 +202,7 @@ class ElementParameters:
             for place in stack.places:
                 group, m = kinds[place.name], place.of(stack.matrix).double().cpu()
                 if group.kind == "phase":
-                    m = m.unflatten(0, (group.copies, group.size))
+                    m = m.reshape(group.copies, group.size, 2, 2)
                 m = m if group.over else m.squeeze(0)
                 matrices[place.name] = m if group.kind == "linear" else best_matrices(group.kind, m)[1]
         return self.sym.element(relaxed.rounded(self.sym, scores).permutations, matrices=matrices)
@@ -248,7 +248,7 @@ def scores_at_identity(a: State, b: State, sym: Symmetry, margin: float) -> dict
 
 def falling(first: float, last: float, done: float) -> float:
     """From `first` to `last`, by equal factors."""
-    return first * (last / first) ** done
+    return first * math.exp(math.log(last / first) * done)
 
 
 def cosine(done: float) -> float:

@@ -178,7 +178,7 @@ class Learned(ShownSettings, AlignMethod):
         method = as_method(self.start if self.start is not None else "activations" if runs else "weights")
         if learning is not None:
             task = replace(task, data=learning.subset(_fitting(learning, COMPARED), generator))
-        return method.match(replace(task, generator=generator)).element.to("cpu")
+        return method.match(replace(task, sym=self.symmetry(task), generator=generator)).element.to("cpu")
 
     def _splits(self, task: AlignmentTask, generator: torch.Generator) -> tuple[Split | None, Split | None]:
         """Examples to learn from, and others to judge by, where the objective is a loss; else all there are."""

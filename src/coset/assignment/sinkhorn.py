@@ -88,7 +88,7 @@ class _Sweeps(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor, _: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor, unused: Tensor) -> tuple[Tensor, None, None, None]:
         (plan,) = ctx.saved_tensors
         flow = plan * gradient
         rows, columns = flow.sum(-1, keepdim=True), flow.sum(-2).unsqueeze(-1)
