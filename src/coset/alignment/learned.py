@@ -38,6 +38,7 @@ JUDGED = 8192  # examples on which they are judged, at most
 JUDGED_TARGETS = 2**17  # and their targets, of which a sequence has many
 SHARE = 10  # of so many examples one is held out
 COMPARED = 5000  # examples by which units are matched at the start
+LARGEST_TURN = 0.5  # in radians: steps back to the group take no more
 STARTS = tuple(name for name in METHODS if name not in ("learned", "sinkhorn"))
 UNSEEN = ("out", "checkpoint_seconds", "objective", "start")  # settings without which runs are told apart
 SAVED = ("start", "best", "least", "losses", "tensors", "generator", "order", "position")
@@ -95,7 +96,7 @@ class Learned(ShownSettings, AlignMethod):
     both: bool = False
     steps: int = 1000
     rate: float = 0.2
-    turn_rate: float = 0.05
+    turn_rate: float = 0.03
     temperature: float = 1.0
     last_temperature: float | None = 0.03
     batch_size: int = 64
@@ -113,6 +114,8 @@ class Learned(ShownSettings, AlignMethod):
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise CosetError(f"The {name} of {kind} is {value}, but must be positive and finite.")
+        if self.turn_rate > LARGEST_TURN:
+            raise CosetError(f"The turn_rate of {kind} is {self.turn_rate}, but must be no more than {LARGEST_TURN}.")
         if not self.checkpoint_seconds >= 0:
             raise CosetError(
                 f"The checkpoint_seconds of {kind} are {self.checkpoint_seconds}, but must not be negative."
@@ -171,9 +174,9 @@ class Learned(ShownSettings, AlignMethod):
     def _first(self, task: AlignmentTask, learning: Split | None, generator: torch.Generator) -> Element:
         """Where the descent begins."""
         if isinstance(self.start, Element):
-            return self.start
+            return self.start.to("cpu")
         if isinstance(self.start, Match):
-            return self.start.element
+            return self.start.element.to("cpu")
         runs = task.model is not None and learning is not None
         method = as_method(self.start if self.start is not None else "activations" if runs else "weights")
         if learning is not None:
@@ -274,8 +277,11 @@ class PathLoss:
         # A forward pass may write into buffers.
         tensors = {**buffers, **self.fixed, **mixed}
         tensors = {name: x.clone() if name in buffers and name not in mixed else x for name, x in tensors.items()}
-        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=self.method.precision == "bfloat16"):
-            logits = as_logits(self._call(self.model, tensors, (inputs,)), self.model, len(inputs))
+        learning = torch.is_grad_enabled()  # elements are judged as they are, in float32
+        call = self._call if learning else functional_call
+        bits = learning and self.method.precision == "bfloat16"
+        with torch.autocast(inputs.device.type, torch.bfloat16, enabled=bits):
+            logits = as_logits(call(self.model, tensors, (inputs,)), self.model, len(inputs))
         return nn.functional.cross_entropy(logits.flatten(0, -2).float(), targets.flatten())
 
     def distance(self, a: State, b: State) -> Tensor:
