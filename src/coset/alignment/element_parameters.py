@@ -36,7 +36,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 
 
 @dataclass(frozen=True)
-class Place:
+class StackRows:
     """Where a group lies in a stack: the rows from `first` on, `copies` of them."""
 
     name: str
@@ -53,7 +53,7 @@ class Place:
 class PermutationStack:
     """Scores [rows, n, n] of the permutations of all groups of n units, what Adam remembers, and dual potentials."""
 
-    def __init__(self, places: Sequence[Place], scores: Tensor) -> None:
+    def __init__(self, places: Sequence[StackRows], scores: Tensor) -> None:
         self.places, self.scores = places, scores.requires_grad_()
         self.mean, self.square = torch.zeros_like(scores), torch.zeros_like(scores)
         self.columns = torch.zeros_like(scores[..., 0])
@@ -83,11 +83,11 @@ class MatrixStack:
     """Matrices [rows, n, n] of all groups of one kind and size, their inverse transposes, and the mean gradient."""
 
     def __init__(self, groups: Sequence[MatrixGroup], device: torch.device) -> None:
-        self.kind, self.places = groups[0].kind, list[Place]()
+        self.kind, self.places = groups[0].kind, list[StackRows]()
         rows = 0
         for group in groups:
             copies = group.copies * (group.size if group.kind == "phase" else 1)
-            self.places.append(Place(group.name, rows, copies, True))
+            self.places.append(StackRows(group.name, rows, copies, True))
             rows += copies
         self.one = torch.eye(groups[0].order, device=device)
         self.matrix = self.one.repeat(rows, 1, 1).requires_grad_()
@@ -104,9 +104,9 @@ class MatrixStack:
         """All that a step changes."""
         return [*self.trained, self.mean]
 
-    def turns(self) -> dict[str, relaxed.Turn]:
+    def turns(self) -> dict[str, relaxed.MatrixPair]:
         """group -> the matrices."""
-        return {place.name: relaxed.Turn(place.of(self.matrix), place.of(self.dual)) for place in self.places}
+        return {place.name: relaxed.MatrixPair(place.of(self.matrix), place.of(self.dual)) for place in self.places}
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensor], rate: Tensor) -> None:
@@ -209,11 +209,11 @@ class ElementParameters:
 
 
 def _stacked(scores: Mapping[str, Tensor]) -> PermutationStack:
-    places: list[Place] = []
+    places: list[StackRows] = []
     rows = 0
     for name, x in scores.items():
         copies = len(x) if x.dim() == 3 else 1
-        places.append(Place(name, rows, copies, x.dim() == 3))
+        places.append(StackRows(name, rows, copies, x.dim() == 3))
         rows += copies
     stack = torch.cat([x.detach() if x.dim() == 3 else x.detach().unsqueeze(0) for x in scores.values()])
     return PermutationStack(places, stack.contiguous())

@@ -159,7 +159,9 @@ class Learned(ShownSettings, AlignMethod):
             with self._ready(task) as model:
                 losses = PathLoss(self, a, model, task.sym.buffers, (learning, judged))
                 at_identity, at_start = losses.judge(a, b), losses.judge(a, task.sym.act(start, b))
-                descent = _Descent(self, task, losses, start, at_start, (a, b), learning, generator)
+                descent = _Descent(
+                    self, task, losses, (a, b), start, least=at_start, split=learning, generator=generator
+                )
                 if descent.trained:
                     folder.claim()
                     descent.run(stage, saved)
@@ -329,14 +331,14 @@ class _Descent:
         method: Learned,
         task: AlignmentTask,
         losses: PathLoss,
-        start: Element,
-        at_start: float,
         ends: tuple[State, State],
+        start: Element,
+        least: float,
         split: Split | None,
         generator: torch.Generator,
     ) -> None:
         self.method, self.task, self.loss, self.start, self.generator = method, task, losses, start, generator
-        self.best, self.least, self.split = start, at_start, split
+        self.best, self.least, self.split = start, least, split
         self.losses: list[float] = []
         a, b = ends
         whole = callable(method.objective)

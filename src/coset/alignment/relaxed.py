@@ -15,7 +15,7 @@ from coset.symmetries.matrix_action import pair_beside, partner, places
 from coset.symmetries.symmetry import Symmetry
 
 
-class Turn(NamedTuple):
+class MatrixPair(NamedTuple):
     """Matrices M of a group, [copies, n, n] or [copies, n, 2, 2] of pairs, and M^-T for dual members."""
 
     matrix: Tensor
@@ -23,7 +23,7 @@ class Turn(NamedTuple):
 
 
 def act(
-    sym: Symmetry, matrices: Mapping[str, Tensor], state: State, turns: Mapping[str, Turn] | None = None
+    sym: Symmetry, matrices: Mapping[str, Tensor], state: State, turns: Mapping[str, MatrixPair] | None = None
 ) -> dict[str, Tensor]:
     """The state whose unit i is sum_j P[i, j] unit j of `state`; differentiable in the matrices and in the state.
 
@@ -69,7 +69,7 @@ def _image(
     name: str,
     tensor: Tensor,
     turned: Sequence[tuple[MatrixGroup, MatrixAxis]],
-    turns: Mapping[str, Turn],
+    turns: Mapping[str, MatrixPair],
 ) -> Tensor:
     parts = [_mixed(sym, matrices, block) for block in blocks(tensor, sym.axes[name])]
     for group, member in turned:
