@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from bench import process
 from bench.measurement import Measurement, machine
 from coset import assignment, data, zoo
-from coset.assignment import native
+from coset.assignment import lap
 from coset.core.memory import peak_mib
 
 SIZES = (512, 1024, 2048, 4096, 8192)
@@ -93,7 +93,7 @@ def run(seed: int, say: Callable[[str], None]) -> Measurement:
             say(f"{family}, n = {n}")
             rows.append({"cost": family, "n": n} | _measure(family, n, seed))
     return Measurement(
-        title=f"Linear assignment by coset ({native.kernel()} kernel) and by scipy",
+        title=f"Linear assignment by coset ({lap.kernel()} kernel) and by scipy",
         rows=rows,
         notes=NOTES,
         machine=machine("torch", "scipy", "numpy"),

@@ -24,9 +24,8 @@ import coset
 from bench.record import Out, device_name, report, versions
 from coset import zoo
 from coset.cli.options import DeviceOption
-from coset.core.checkpoint import INDEX
+from coset.core.checkpoint import INDEX, write_stream
 from coset.core.files import write_json
-from coset.core.shard import write_stream
 from coset.symmetries.serialization import load_element
 
 NOISE = 0.1

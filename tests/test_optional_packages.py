@@ -82,7 +82,7 @@ from pathlib import Path
 from coset.data import cifar_mosaic, tiny_imagenet
 from coset.flow.solvers import Solver, solve
 
-path = Path("data_batch_1.webp")
+path = Path("cifar-10/data_batch_1.webp")
 cifar_mosaic.hashes.read = lambda path, expected: b""
 flat = coset.manifold(coset.symmetry(coset.zoo.build("mlp:6-5-3,activation=tanh"), (data[0],)))
 grid = ((0.0, 0.0), (0.0, 0.0))

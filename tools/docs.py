@@ -1,4 +1,5 @@
-"""The pages of docs/ that are made: coverage.md, merging.md and papers.md from records, reference.md from docstrings.
+"""The pages of docs/ that are made: coverage.md, merging.md, papers.md and, if there is a record of it, transformers.md
+from records, reference.md from docstrings.
 
 python -m tools.docs docs results papers/results
 """
@@ -17,6 +18,7 @@ from tools.docs_coverage import coverage
 from tools.docs_merging import merging
 from tools.docs_papers import papers
 from tools.docs_reference import reference
+from tools.docs_transformers import transformers
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,6 +32,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         (merged, pictures), (figures, more) = merging(options.results), papers(options.papers)
         pages = {"coverage.md": coverage(options.results), "merging.md": merged, "papers.md": figures}
         pages["reference.md"] = reference()
+        if (measured := transformers(options.results)) is not None:
+            pages["transformers.md"] = measured
         (options.docs / "img").mkdir(exist_ok=True)
         for name, figure in (pictures | more).items():
             save(figure, options.docs / "img" / name)

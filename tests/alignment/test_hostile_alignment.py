@@ -204,6 +204,9 @@ def test_float8_states() -> None:
     sym = coset.symmetry(model, (torch.randn(3, 48),))
     a, b = (states.to(random_state(model, k), dtype=torch.float8_e4m3fn) for k in range(2))
     coset.align(a, b, sym)
+    element = sym.random(torch.Generator().manual_seed(0))
+    moved, exact = sym.act(element, b), sym.act(element, states.to(b, dtype=torch.float32))
+    assert all(torch.equal(x.float(), exact[name]) and x.dtype == b[name].dtype for name, x in moved.items())
 
 
 def _population_of_another_width(sym: Any, a: State, b: State) -> object:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coset.assignment import build, native
+from coset.assignment import build, lap
 
 ROOT = Path(build.__file__).resolve().parents[3]
 compiler = pytest.mark.skipif(not any(map(shutil.which, ("g++", "c++", "clang++"))), reason="no compiler")
@@ -26,7 +26,7 @@ def test_command(tmp_path: Path) -> None:
     )
     library = Path(done.stdout.strip())
     assert library == tmp_path / "room" / build.LIBRARY and library.stat().st_mtime >= before
-    assert ctypes.CDLL(str(library)).coset_supports(native.VARIANTS["baseline"]) == 1
+    assert ctypes.CDLL(str(library)).coset_supports(lap.VARIANTS["baseline"]) == 1
     assert [path.name for path in library.parent.glob("*.so*")] == [build.LIBRARY], "something is left over"
     if shutil.which("nm"):
         symbols = subprocess.run(["nm", str(library)], capture_output=True, text=True, check=True).stdout
@@ -36,14 +36,14 @@ def test_command(tmp_path: Path) -> None:
 
 
 def test_the_table_is_the_struct() -> None:
-    assert native.PROBLEM.itemsize == 80
+    assert lap.PROBLEM.itemsize == 80
     header = (build.SOURCES / "problem.h").read_text()
     fields = [
         line.split(";")[0].split()[-1].lstrip("*")
         for line in header.split("struct Problem {")[1].splitlines()
         if ";" in line
     ]
-    assert [field for field in fields if field != "}"] == list(native.PROBLEM.names or ())
+    assert [field for field in fields if field != "}"] == list(lap.PROBLEM.names or ())
 
 
 def test_a_failing_compiler_leaves_the_old_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

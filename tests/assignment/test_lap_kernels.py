@@ -12,7 +12,7 @@ import pytest
 import torch
 from lap_cases import FAMILIES, check
 
-from coset.assignment import build, native, solve, solve_many
+from coset.assignment import build, lap, solve, solve_many
 from coset.core.errors import AssignmentError
 
 SHAPES = [(1, 1), (9, 9), (40, 60), (60, 40), (150, 150)]
@@ -23,15 +23,15 @@ def no_library(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """As where no compiler was at hand."""
     monkeypatch.delenv("COSET_KERNEL", raising=False)
     monkeypatch.setattr(build, "LIBRARY", "absent.so")
-    native._library.cache_clear()
+    lap._library.cache_clear()
     yield
-    native._library.cache_clear()
+    lap._library.cache_clear()
 
 
 def use(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COSET_KERNEL", name)
     try:
-        native.kernel()
+        lap.kernel()
     except AssignmentError as error:
         if "only runs" not in str(error):
             raise
@@ -86,7 +86,7 @@ def test_without_a_library_scipy_is_used_and_said_once(no_library: None, caplog:
         for _ in range(3):
             check(solve(cost), cost)
     assert [record.name for record in caplog.records] == ["coset"]
-    assert "coset.assignment.build" in caplog.text and native.kernel() == "scipy"
+    assert "coset.assignment.build" in caplog.text and lap.kernel() == "scipy"
 
 
 def test_a_kernel_that_is_not_there_is_refused(no_library: None, monkeypatch: pytest.MonkeyPatch) -> None:

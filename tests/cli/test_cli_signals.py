@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from coset.cli.signals import StopSignal, exit_code
+from coset.cli.app import StopSignal, exit_code
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="other signals")
 

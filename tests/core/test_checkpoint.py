@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from coset.core import shard as shard_file, state as S
-from coset.core.checkpoint import LazyState, load_state, open_state, save_state
+from coset.core import state as S
+from coset.core.checkpoint import DTYPES, LazyState, Shard, load_state, open_state, save_state
 from coset.core.errors import StateError
 from coset.core.files import atomic_write, write_json
 
@@ -321,13 +321,13 @@ def test_lazy_state_knows_the_layout_and_reads_one_tensor_at_a_time(
 ) -> None:
     reads: list[str] = []
 
-    read = shard_file.Shard.read
+    read = Shard.read
 
-    def counting(self: shard_file.Shard, name: str) -> Tensor:
+    def counting(self: Shard, name: str) -> Tensor:
         reads.append(name)
         return read(self, name)
 
-    monkeypatch.setattr(shard_file.Shard, "read", counting)
+    monkeypatch.setattr(Shard, "read", counting)
     shard(tmp_path)
     state = open_state(tmp_path)
     assert isinstance(state, LazyState) and isinstance(state, Mapping)
@@ -342,9 +342,9 @@ def test_lazy_state_knows_the_layout_and_reads_one_tensor_at_a_time(
     assert sorted(reads) == sorted(STATE)
 
 
-@pytest.mark.parametrize("name", sorted(shard_file.DTYPES))
+@pytest.mark.parametrize("name", sorted(DTYPES))
 def test_every_dtype_is_known_without_reading(tmp_path: Path, name: str) -> None:
-    dtype = shard_file.DTYPES[name]
+    dtype = DTYPES[name]
     save_state({"x": torch.zeros(2).to(dtype)}, tmp_path / "x.safetensors")
     state = open_state(tmp_path / "x.safetensors")
     assert state.dtype("x") == dtype == state["x"].dtype

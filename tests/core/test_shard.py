@@ -15,8 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 
+from coset.core.checkpoint import DTYPES, Shard, write_stream
 from coset.core.errors import StateError
-from coset.core.shard import DTYPES, Shard, write_stream
 
 TENSORS = {
     **{f"of {code}": torch.arange(6).reshape(2, 3).to(dtype) for code, dtype in DTYPES.items()},
@@ -34,7 +34,7 @@ def test_both_libraries_read_what_both_write(tmp_path: Path) -> None:
     save_file(TENSORS, other, {"format": "pt", "a": "ü\n"})
     for file in (own, other):
         shard, reference = Shard(file), load_file(file)
-        assert shard.metadata == {"format": "pt", "a": "ü\n"} and shard.places.keys() == reference.keys()
+        assert shard.metadata == {"format": "pt", "a": "ü\n"} and shard.extents.keys() == reference.keys()
         for name, x in reference.items():
             y = shard.read(name)
             assert y.dtype == x.dtype == TENSORS[name].dtype and y.shape == x.shape
@@ -132,7 +132,7 @@ def test_whatever_the_library_of_the_format_refuses_is_refused(tmp_path: Path) -
         except StateError:
             continue  # stricter where readers differ
         verdicts.add(True)
-        assert {name: list(place.shape) for name, place in shard.places.items()} == shapes
+        assert {name: list(extent.shape) for name, extent in shard.extents.items()} == shapes
     assert verdicts == {True, False}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from coset.data import cifar, mnist, search_path
+from coset.data import cifar, mnist, search_path, tiny_shakespeare
 
 REPOSITORY = Path(__file__).parents[2]
 REAL = Path(os.environ.get("COSET_DATA") or REPOSITORY.parent / "shared" / "data")
@@ -22,6 +22,7 @@ def net(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(search_path, "SYSTEM", tmp_path / "system")
     monkeypatch.setattr(mnist, "URLS", dict.fromkeys(mnist.URLS, folder.as_uri()))
     monkeypatch.setattr(cifar, "URL", folder.as_uri())
+    monkeypatch.setattr(tiny_shakespeare, "URL", (folder / "input.txt").as_uri())
     return folder
 
 

@@ -4,6 +4,7 @@ import os
 import pickle
 import struct
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -163,8 +164,8 @@ def test_a_missing_batch_is_named(cached: Path) -> None:
 def test_of_incomplete_mosaics_the_missing_one_is_named() -> None:
     folder = search_path.cache() / "cifar-10"
     folder.mkdir(parents=True)
-    for name in cifar_mosaic.HASHES:
-        (folder / name).touch()
+    for name in cifar_mosaic.HASHES_10:
+        (folder / Path(name).name).touch()
     (folder / "data_batch_5.webp").unlink()
     with pytest.raises(DataError, match=r"^cifar-10/data_batch_5\.webp is in none of .*could not be down"):
         load("cifar10")
@@ -250,7 +251,42 @@ def test_the_mosaics_are_the_canonical_release(real: DataSet, real_data: Path) -
 
 
 def test_a_wrong_mosaic_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "test_batch.webp"
+    path = tmp_path / "cifar-10" / "test_batch.webp"
+    path.parent.mkdir()
     path.write_bytes(b"RIFF")
     with pytest.raises(DataError, match=r"test_batch\.webp should have sha256"):
         cifar_mosaic.batch(path)
+
+
+def test_the_mosaics_of_cifar100(use_real: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In an order of their own, so that only what all images have in common can be compared with the release."""
+    use_real("cifar-100/labels.npz")
+    data = load("cifar100")
+    assert data.train.inputs.shape == (50000, 3, 32, 32)
+    assert data.train.targets.bincount().tolist() == [500] * 100
+    assert data.test.targets.bincount().tolist() == [100] * 100
+    std, mean = torch.std_mean(data.train.inputs, dim=(0, 2, 3))  # the published constants are rounded
+    assert mean.abs().max() < 3e-4
+    assert (std - 1).abs().max() < 3e-4
+    blank = np.zeros((10000, 3, 32, 32), np.uint8)
+    monkeypatch.setattr(cifar_mosaic, "batch", lambda path: blank)  # the pictures are those of above
+    groups = load("cifar100", coarse=True)
+    assert groups.train.targets.bincount().tolist() == [2500] * 20
+    assert data.classes is not None and groups.classes is not None
+    members: dict[str, set[str]] = {}
+    for fine, coarse in zip(data.test.targets.tolist(), groups.test.targets.tolist(), strict=True):
+        members.setdefault(groups.classes[coarse], set()).add(data.classes[fine])
+    assert members["trees"] == {"maple_tree", "oak_tree", "palm_tree", "pine_tree", "willow_tree"}
+    assert members["fish"] == {"aquarium_fish", "flatfish", "ray", "shark", "trout"}
+    assert {len(names) for names in members.values()} == {5}
+
+
+def test_the_release_of_cifar100_is_preferred_to_mosaics(cached: Path) -> None:
+    folder = cached / "cifar-100"
+    folder.mkdir()
+    for name in cifar_mosaic.HASHES_100:
+        (folder / Path(name).name).touch()
+    assert load("cifar100").test.targets.tolist() == BATCHES_100["cifar-100-python/test"][b"fine_labels"]
+    (cached / "cifar-100-python" / "train").unlink()
+    with pytest.raises(DataError, match=r"labels\.npz should have sha256"):
+        load("cifar100")

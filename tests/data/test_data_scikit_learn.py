@@ -93,7 +93,7 @@ def test_names_and_options_are_checked() -> None:
         load("mnist", coarse=True)
     with pytest.raises(DataError, match="'abacus' cannot be used"):
         load("digits", device="abacus")
-    assert len(names()) == len(set(names())) == 17
+    assert len(names()) == len(set(names())) == 18
 
 
 def test_a_data_set_shows_itself(digits: DataSet) -> None:

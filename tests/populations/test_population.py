@@ -14,9 +14,8 @@ from torch import Tensor
 
 import coset
 from coset import zoo
-from coset.core.checkpoint import save_state
+from coset.core.checkpoint import save_state, write_stream
 from coset.core.errors import StateError
-from coset.core.shard import write_stream
 from coset.populations.population import Population
 
 

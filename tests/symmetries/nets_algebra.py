@@ -134,6 +134,10 @@ simple("sorted_inside_heads", "2 3/2", lambda m, x: m.d(m.c(x).view(-1, 2, 3).so
 simple("registers_beside_the_first", "4*2", lambda m, x: m.b(_attend(_with_registers(m, x))[:, 0]),
        a=lambda: lin(3, 4), r=lambda: par(5, 4))  # fmt: skip
 simple("equal_slices", "2*3", lambda m, x: m.b(torch.cat([torch.ones_like(m.a(x)[:, :2]), m.a(x)[:, 2:]], -1).tanh()))
+simple("ones_shaped_as_a_slice", "4", lambda m, x: m.c(torch.cat([torch.ones_like(m.a(x)[:, :1]), m.a(x)], 1).tanh()),
+       c=lambda: lin(5, 2))  # fmt: skip
+simple("zeros_shaped_as_a_chunk", "4",
+       lambda m, x: m.b(torch.where(m.a(x) > 0, m.a(x), torch.zeros_like(m.a(x).chunk(4, 1)[0]))))  # fmt: skip
 simple("stacked_places", "4*2",
        lambda m, x: m.w[torch.stack([m.a(x).argmax(-1), (m.c(x) > 0).sum(-1)], -1).unbind(-1)[0]] + m.b(m.c(x).tanh()),
        w=lambda: par(4, 2), c=lambda: lin(3, 4))  # fmt: skip
@@ -176,6 +180,28 @@ def hand_made_leaky_relu() -> Sample:
 @family("4")
 def thresholded_at_zero() -> Sample:
     return Net(lambda m, x: m.b(F.threshold(m.a(x), 0, 0)), a=lin(3, 4), b=lin(4, 2)), (torch.randn(3, 3),)
+
+
+@family("4")
+def largest_of_it_and_a_constant() -> Sample:
+    def forward(m: Net, x: Tensor) -> Tensor:
+        return m.b(torch.maximum(m.a(x), torch.tensor(0.0, dtype=x.dtype)))
+
+    return Net(forward, a=lin(3, 4), b=lin(4, 2)), (torch.randn(3, 3),)
+
+
+@family("4 5")
+def overwritten_where_negative() -> Sample:
+    """Zeros are written into one hidden layer, which has factors then, and another number into the other."""
+
+    def forward(m: Net, x: Tensor) -> Tensor:
+        h, g = m.a(x), m.c(x)
+        h[h < 0] = 0
+        g[g < 0] = 0.3
+        return m.b(h) + m.d(g)
+
+    parts = {"a": lin(3, 4), "b": lin(4, 2), "c": lin(3, 5), "d": lin(5, 2)}
+    return Net(forward, **parts), (torch.randn(3, 3),)
 
 
 @family("4")

@@ -358,3 +358,39 @@ def transformer_module() -> Sample:
         torch.randint(7, (2, 5)),
         torch.randint(7, (2, 4)),
     )
+
+
+def _folded(x: Tensor, heads: int) -> Tensor:
+    return torch.cat(x.split(x.shape[2] // heads, 2), 0)
+
+
+@family("5 6 2*2 3/2*2")
+def set_transformer() -> Sample:
+    """Two blocks whose heads lie in the batch, the second with learned seeds for queries (Lee et al. 2019)."""
+
+    def block(m: Net, x: Tensor, y: Tensor) -> Tensor:
+        q, k, v = (_folded(layer(z), 2) for layer, z in ((m.q, x), (m.k, y), (m.v, y)))
+        h = torch.cat((q + _matmul_attention(q, k, v)).split(len(x), 0), 2)
+        return h + F.relu(m.o(h))
+
+    def forward(m: Net, x: Tensor) -> Tensor:
+        h = block(m.first, x, x)
+        return m.out(block(m.second, m.seeds.expand(len(x), -1, -1), h)).sum(1)
+
+    def layers(queries: int, keys: int) -> Net:
+        return Net(block, q=lin(queries, 6), k=lin(keys, 6), v=lin(keys, 6), o=lin(6, 6))
+
+    return Net(forward, first=layers(3, 3), second=layers(6, 6), seeds=par(1, 5, 6), out=lin(6, 2)), (
+        torch.randn(2, 4, 3),
+    )
+
+
+@family("6 2")
+def blocks_beside_each_other() -> Sample:
+    """In another order the blocks are slices, whose units are those of each other."""
+
+    def forward(m: Net, x: Tensor) -> Tensor:
+        first, second = m.c(m.a(x).tanh()).split(2, 1)
+        return m.b(torch.cat([second, first], 0).tanh())
+
+    return Net(forward, a=lin(3, 6), c=lin(6, 4), b=lin(2, 2)), (torch.randn(3, 3),)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from net_family import Net, Sample, add, lin, par, seq
+from net_family import Net, Sample, add, family, lin, par, seq
 from torch import Tensor, nn
 
 
@@ -98,3 +98,16 @@ add(
     _moe(_loop_stacked, _stacked_experts),
     log_order=math.lgamma(5) + 3 * math.lgamma(6),
 )
+
+
+@family("5/4 6 3/4")
+def weights_of_a_label() -> Sample:
+    """Each label has layers of its own, looked up in tables: its hidden units are free, beside those of the others."""
+
+    def forward(m: Net, x: Tensor, labels: Tensor) -> Tensor:
+        for table in (m.first, m.second, m.third):
+            x = torch.einsum("bi,bio->bo", x, table[labels]).tanh()
+        return m.out(x)
+
+    tables = {"first": par(4, 2, 5), "second": par(4, 5, 3), "third": par(4, 3, 6)}
+    return Net(forward, **tables, out=lin(6, 2)), (torch.randn(7, 2), torch.randint(4, (7,)))

@@ -114,10 +114,8 @@ PAIRS = "heads and pairs have a factor each instead of one for each pair of each
 BUGS: dict[tuple[str, str], str] = {
     **{("groups", name): STACKED for name in ("attention_stacked_einsum", "attention_stacked_select")},
     **{("groups", name): STACKED for name in ("moe_loop_stacked", "stacked_by_layer")},
-    ("groups", "masked_assign"): "h[h < 0] = 0 fixes the units",
     ("scalings", "grouped_convs_at_odds"): "units that two groupings fix lose their factors",
     **{("scalings", name): STACKED for name in ("attention_stacked_einsum", "attention_stacked_select")},
-    ("scalings", "attention_talking_heads"): "four of the factors are products of others",
     **{("scalings", f"llama_{name}"): PAIRS for name in ("half_interleave", "half_expand", "half_gqa")},
     **{("scalings", f"llama_{name}"): PAIRS for name in ("half_einsum", "complex", "pairs")},
 }

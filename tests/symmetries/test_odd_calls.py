@@ -167,6 +167,70 @@ def test_lazy_layers_and_norms_with_lazy_buffers() -> None:
     assert isinstance(layers[0], nn.LazyConv2d)
 
 
+def test_a_step_has_no_scale() -> None:
+    """h H(h), which torch does not differentiate."""
+    model = small(lambda m, x: m.b(m.a(x) * torch.heaviside(m.a(x), x.new_zeros(()))))
+    sym = coset.symmetry(model, torch.randn(5, 4), strict=True)
+    assert signature(sym) == expect("6") and [scaling.size for scaling in sym.scalings] == [6]
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR")
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+@pytest.mark.parametrize("place", ["argument", "buffer"])
+def test_sparse_matrices(place: str, layout: str) -> None:
+    """They are no tensors whose entries could move or be made up, and they refuse no model."""
+    adjacency = torch.eye(5).roll(1, 0)
+    sparse = adjacency.to_sparse() if layout == "coo" else adjacency.to_sparse_csr()
+
+    def forward(m: Net, x: Tensor, matrix: Tensor | None = None) -> Tensor:
+        matrix = m.matrix if matrix is None else matrix
+        return torch.sparse.mm(matrix, m.b(torch.sparse.mm(matrix, m.a(x)).relu()))
+
+    if place == "argument":
+        sym = coset.symmetry(small(forward), (torch.randn(5, 4), sparse))
+    else:
+        model = small(forward, matrix=sparse)
+        sym = coset.symmetry(model, torch.randn(5, 4))
+        state = sym.act(sym.random(torch.Generator().manual_seed(0)), model.state_dict())
+        assert state["matrix"].layout == sparse.layout and torch.equal(state["matrix"].to_dense(), adjacency)
+    assert signature(sym) == expect("6") and sym.verification is not None and sym.verification.conclusive
+    assert [scaling.size for scaling in sym.scalings if scaling.kind == "scaling"] == [6]
+
+
+@pytest.mark.skipif(not hasattr(torch, "_grouped_mm"), reason="an op of later versions of torch")
+def test_experts_by_products_of_groups_of_rows() -> None:
+    """As transformers calls the experts of a mixture: sorted by expert, in bfloat16, and put back."""
+
+    def forward(m: Net, x: Tensor) -> Tensor:
+        h = m.a(x)
+        weights, experts = m.route(h).softmax(-1).topk(2, -1)
+        order = experts.flatten().argsort()
+        rows = torch.arange(len(x)).repeat_interleave(2, 0)[order]
+        ends = torch.histc(experts.float(), 4, 0, 3).cumsum(0, dtype=torch.int32)
+        product = lambda x, w: torch._grouped_mm(x.bfloat16(), w.bfloat16().mT, offs=ends).to(x.dtype)  # noqa: E731
+        gate, up = product(h[rows], m.up).chunk(2, -1)
+        out = product(F.silu(gate) * up, m.down) * weights.flatten()[order][:, None]
+        return m.b(out[order.argsort()].view(len(x), 2, -1).sum(1))
+
+    torch.manual_seed(0)
+    up, down = (nn.Parameter(torch.randn(4, *shape) / 4) for shape in ((32, 8), (24, 16)))
+    model = small(forward, a=lin(4, 8), route=lin(8, 4), up=up, down=down, b=lin(24, 3))
+    sym = coset.symmetry(model, torch.randn(6, 4))
+    assert signature(sym) == expect("8 24 16/4")
+    assert sym.verification is not None and sym.verification.conclusive and sym.verification.dtype == "bfloat16"
+
+
+def test_a_mistake_is_seen_though_the_model_rounds() -> None:
+    def forward(m: Net, x: Tensor) -> Tensor:
+        return m.b(m.a(x).relu().bfloat16().to(x.dtype))
+
+    model = small(forward)
+    sym = coset.symmetry(model, torch.randn(5, 4))
+    assert signature(sym) == expect("6") and [scaling.size for scaling in sym.scalings] == [6]
+    with pytest.raises(SymmetryError, match="'a'"):
+        sym.verify(small(lambda m, x: m.b((m.a(x).relu() * torch.arange(6)).bfloat16().to(x.dtype))), torch.randn(5, 4))
+
+
 @pytest.mark.parametrize("make", [torch.jit.script, lambda layers: torch.jit.trace(layers, torch.randn(2, 4))])
 def test_torchscript_is_refused_by_name(make: Callable[[nn.Module], nn.Module]) -> None:
     inner = make(nn.Sequential(nn.Linear(4, 6), nn.ReLU()))

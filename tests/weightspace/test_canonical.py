@@ -375,8 +375,6 @@ def test_refusals() -> None:
         coset.canonicalize({name: x[None][:0] for name, x in a.items()}, sym)
     with pytest.raises(coset.StateError, match="holds whole numbers"):
         coset.canonicalize({name: x.long() for name, x in a.items()}, sym)
-    with pytest.raises(coset.StateError, match=r"is torch\.complex128"):
-        coset.canonicalize({name: x.to(torch.complex128) for name, x in a.items()}, sym)
     with pytest.raises(coset.StateError, match="not a population"):
         coset.canonicalize(a, sym, states.stack([a, a]))
     pair = states.stack([a, a])
@@ -417,9 +415,28 @@ def test_tied_tensors_must_be_equal() -> None:
             use({**result, "c.weight": result["c.weight"] + 1})
 
 
+@pytest.mark.parametrize("name", ["complex_matrix", "state_space_kernel"])
+def test_complex_weights(name: str) -> None:
+    """Factors and signs are real, and units are sorted by real and imaginary parts; populations too."""
+    model, args, sym = family(name)
+    given = states.of(model)
+    assert any(given[key].is_complex() for key in sym.axes)
+    generator = torch.Generator().manual_seed(3)
+    images = [sym.act(sym.random(generator, scalings=True), given) for _ in range(2)]
+    result = coset.canonicalize(given, sym)
+    assert moves(model, args, result.state) < 1e-9 and apart(result.state, given) > 1e-2
+    for image in images:
+        assert apart(coset.canonicalize(image, sym).state, result.state) < 1e-9
+        assert apart(coset.canonicalize(image, sym, given).state, coset.canonicalize(given, sym, given).state) < 1e-9
+    both = coset.canonicalize(states.stack(images), sym).state
+    assert all(apart(one, result.state) < 1e-9 for one in states.unstack(both))
+    with pytest.raises(coset.StateError, match="coordinates are real"):
+        coset.manifold(sym, given)
+
+
 @pytest.mark.slow
 def test_every_family_of_nets() -> None:
-    """All nets that the symmetry is tested on; those refused have complex weights."""
+    """All nets that the symmetry is tested on: none is refused."""
     sys.path.append(str(Path(__file__).parents[1] / "symmetries"))
     from nets import FAMILIES
 
@@ -428,10 +445,6 @@ def test_every_family_of_nets() -> None:
             continue
         model, args, sym = family(name)
         given = states.of(model)
-        if any(given[key].is_complex() for key in sym.axes):
-            with pytest.raises(coset.StateError, match="complex"):
-                coset.canonicalize(given, sym)
-            continue
         result = coset.canonicalize(given, sym)
         image = sym.act(sym.random(torch.Generator().manual_seed(3), scalings=True), given)
         assert moves(model, args, result.state) < 1e-9, name

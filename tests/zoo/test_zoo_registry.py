@@ -114,7 +114,7 @@ NAMES = "mlp, resnet20, resnet32, tinyten, googlenet, vit, gpt"
             "vit:dim=8,dept=2",
             {},
             "Model 'vit' has no option 'dept' (did you mean depth?): "
-            "it takes dim, depth, heads, patch, image_size, in_channels, classes, pool.",
+            "it takes dim, depth, heads, patch, image_size, in_channels, classes, pool, hidden.",
         ),
         ("tinyten", {"xyz": 1}, "Model 'tinyten' has no option 'xyz': it takes in_channels, classes."),
         ("resnet20:width=wide", {}, "Model 'resnet20': width must be float, got 'wide'."),

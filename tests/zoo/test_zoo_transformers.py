@@ -54,6 +54,13 @@ def test_vit_refuses_another_image_size() -> None:
         ViT(dim=8, depth=1, heads=2)(torch.randn(1, 3, 28, 28))
 
 
+def test_vit_has_mlps_of_any_width() -> None:
+    shapes = [ViT(dim=8, depth=1, heads=2, hidden=h).state_dict()["blocks.0.mlp.0.weight"].shape for h in (None, 20)]
+    assert shapes == [(32, 8), (20, 8)]
+    with pytest.raises(ModelError, match="hidden must be positive, got 0"):
+        ViT(hidden=0)
+
+
 def test_rope_scores_depend_on_relative_positions_only() -> None:
     generator = torch.Generator().manual_seed(0)
     q, k = torch.randn(2, 3, 6, 8, generator=generator)

@@ -16,6 +16,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from coset.alignment.matrix_blocks import best_matrices
 from coset.core import state as states
 from coset.core.errors import ModelError
 from coset.core.functional import evaluation_mode
@@ -23,7 +24,7 @@ from coset.core.state import State
 from coset.symmetries.group import Axis, Element, Fixed, Units, blocks, names
 from coset.symmetries.symmetry import Action, Symmetry
 
-SiteKind = Literal["pre", "post", "other"]
+SiteKind = Literal["pre", "post", "other", "copy"]
 See = Callable[[int, SiteKind, Tensor], None]
 
 # Of one tensor, or of one and a threshold. Others, such as a square inside a norm, are no activation functions.
@@ -36,6 +37,8 @@ ACTIVATIONS = (
 COPIES = ("clone", "_to_copy", "_unsafe_view", "copy")
 # The right axis must explain a tensor this many times better than no move does.
 CONTRAST = 30.0
+# How far a turned activation may be from where it should be.
+TURNED = 1e-2
 # A spread below this much of the largest entry is rounding.
 NOISE = 1e-6
 # Enough positions of a tensor to tell axes apart.
@@ -50,7 +53,7 @@ class Site:
     number
         which of the activations that `watch` shows
     kind
-        input ("pre") or output ("post") of an activation function, or the output of another op
+        input ("pre") or output ("post") of an activation function, the output of another op, or a copy of one
     """
 
     number: int
@@ -98,8 +101,65 @@ def sites(
             if trial and all(len(axes) <= 1 for axes in candidates.values()):
                 break
     every = [Site(*key, axes[0], first.kinds[key[0]]) for key, axes in candidates.items() if axes]
-    active = {name for site in every if site.kind != "other" for name in units_on(sym, site.axis)}
-    return [site for site in every if site.kind != "other" or units_on(sym, site.axis) - active]
+    active = {name for site in every if site.kind in ("pre", "post") for name in units_on(sym, site.axis)}
+    return [site for site in every if site.kind in ("pre", "post") or units_on(sym, site.axis) - active]
+
+
+def turning_sites(
+    sym: Symmetry, every: Sequence[Site], model: nn.Module, state: State, args: tuple[Any, ...]
+) -> dict[int, set[str]]:
+    """Of the groups of matrices, those that each activation shows as vectors: when they turn, it turns with them.
+
+    A square of each unit, inside a norm, moves with the units and does not turn.
+    """
+    noise = sym.random(torch.Generator().manual_seed(0), matrices=True).matrices
+    # Orthogonal ones, which are their own inverse transpose.
+    element = sym.element(
+        matrices={group.name: best_matrices(group.kind, noise[group.name])[1] for group in sym.matrices}
+    )
+    shown: dict[int, set[str]] = {}
+    candidates = {
+        (site.number, name): site
+        for site in every
+        for name in element.matrices
+        if name in names(site.axis) and places(sym, site.axis, name) is not None
+    }
+    first: dict[int, Tensor] = {}
+    numbers = {number for number, _ in candidates}
+
+    def keep(number: int, _: SiteKind, x: Tensor) -> None:
+        if number in numbers:
+            first[number] = x.clone()
+
+    def compare(number: int, _: SiteKind, x: Tensor) -> None:
+        for name in element.matrices:
+            site = candidates.get((number, name))
+            if site is None:
+                continue
+            before, after = (_vectors(sym, site, name, y) for y in (first[number], x))
+            expected = _turned(before, element.matrices[name].to(before), name, sym)
+            if float((after - expected).norm()) <= TURNED * float(after.norm()):
+                shown.setdefault(number, set()).add(name)
+
+    with evaluation_mode(model):
+        watch(model, state, args, None, keep)
+        watch(model, sym.act(element, state), args, None, compare)
+    return shown
+
+
+def _vectors(sym: Symmetry, site: Site, name: str, x: Tensor) -> Tensor:
+    """[samples, k, copies, units]"""
+    at = places(sym, site.axis, name)
+    assert at is not None
+    return x.movedim(site.dim, -1).flatten(0, -2)[:, at.to(x.device)]
+
+
+def _turned(x: Tensor, m: Tensor, name: str, sym: Symmetry) -> Tensor:
+    """What vectors are once matrices acted on their units."""
+    m = m if sym.sets[name].over else m.unsqueeze(0)
+    if not sym.sets[name].movable:
+        return torch.einsum("xnij,sjxn->sixn", m, x)
+    return torch.einsum("xij,skxj->skxi", m, x)
 
 
 def units_on(sym: Symmetry, axis: Axis) -> set[str]:
@@ -184,12 +244,13 @@ class _Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **(kwargs or {}))
         if dependent:
             self._mark([x for x in pytree.tree_leaves(result) if isinstance(x, Tensor)])
-            if not func.is_view and op not in COPIES:
+            if not func.is_view:
                 # Of several results the first is the value; a list is several values.
                 value = result[0] if isinstance(result, tuple) else result
                 for x in pytree.tree_leaves(value):
                     if isinstance(x, Tensor):
-                        self._show(op, "post" if op in ACTIVATIONS else "other", x)
+                        kind: SiteKind = "post" if op in ACTIVATIONS else "copy" if op in COPIES else "other"
+                        self._show(op, kind, x)
         return result
 
 

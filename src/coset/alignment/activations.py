@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from coset.alignment.activation_sites import Site, SiteKind, places, same_pass, sites, units_on, watch
+from coset.alignment.activation_sites import Site, SiteKind, places, same_pass, sites, turning_sites, units_on, watch
 from coset.alignment.method import AlignmentTask, Cost
 from coset.assignment import solve
 from coset.core import state as states
@@ -19,6 +19,7 @@ from coset.core.functional import evaluation_mode
 from coset.core.progress import Event, Progress
 from coset.core.state import State
 from coset.data import Data, as_split
+from coset.symmetries.group import names
 from coset.symmetries.symmetry import Symmetry
 
 # A unit whose variance is less than this much of its mean square is constant: float32 resolves no more.
@@ -128,7 +129,9 @@ def cross_statistics(
         model = copy.deepcopy(model).to(home)
     a, b, split = states.to(a, home), states.to(b, home), as_split(data)
     inputs = split.inputs[:batch_size].to(home)
-    statistics_at = _statistics_at(sym, sites(sym, model, a, (inputs,)), kind)
+    every = sites(sym, model, a, (inputs,))
+    vectors = turning_sites(sym, every, model, a, (inputs,)) if sym.matrices else {}
+    statistics_at = _statistics_at(sym, every, kind, vectors)
 
     def see(number: int, _: SiteKind, x: Tensor) -> None:
         for statistics in statistics_at.get(number, ()):
@@ -191,21 +194,30 @@ def _value(scores: Tensor, p: Tensor) -> float:
     return float(scores.gather(1, p[:, None]).sum())
 
 
-def _statistics_at(sym: Symmetry, every: list[Site], kind: SiteKind) -> dict[int, list[_Statistics | _PairStatistics]]:
-    """What to count at each activation. Other ops count only for units that no activation function meets."""
+def _statistics_at(
+    sym: Symmetry, every: list[Site], kind: SiteKind, vectors: Mapping[int, set[str]]
+) -> dict[int, list[_Statistics | _PairStatistics]]:
+    """What to count at each activation. Other ops count only for units that no activation function meets.
+
+    vectors: the groups of matrices that each activation shows. Copies count for these alone: what heads give is seen
+    on one axis once it is copied into the order of the next map.
+    """
+    turning = {group.name for group in sym.matrices}
     pairs = [group.name for group in sym.matrices if group.kind == "phase"]
     # Heads are compared with their insides turned, not as they stand.
     turned = {base for group in sym.matrices for base in group.over}
     active = {name for site in every if site.kind == kind for name in units_on(sym, site.axis)}
     rows: dict[int, list[_Statistics | _PairStatistics]] = {}
     for site in every:
+        here = rows.setdefault(site.number, [])
+        shown = vectors.get(site.number, set())
         if site.kind in (kind, "other"):
-            sets = units_on(sym, site.axis) - (active if site.kind == "other" else set()) - turned
-            here = rows.setdefault(site.number, [])
+            sets = units_on(sym, site.axis) - (active if site.kind == "other" else set()) - turned - turning
             here += [_Statistics(sym, site, name) for name in sorted(sets)]
-            for name in pairs:
-                at = places(sym, site.axis, name)
-                here += [_PairStatistics(site, name, at)] if at is not None and len(at) == 2 else []
+        for name in sorted(shown & names(site.axis)):
+            at = places(sym, site.axis, name)
+            if at is not None and (name not in pairs or len(at) == 2):
+                here.append(_PairStatistics(site, name, at) if name in pairs else _Statistics(sym, site, name))
     return rows
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from coset.alignment.coordinate_ascent import Match
+from coset.alignment.matrix_blocks import with_permutations
 from coset.alignment.method import AlignmentTask
 from coset.core.checkpoint import LazyState
 from coset.core.state import State
@@ -47,11 +48,11 @@ def balance(state: State, sym: Symmetry) -> Element:
 def _second_moment(state: State, sym: Symmetry, group: MatrixGroup, dual: bool) -> Tensor:
     """[copies, n, n] sum of x x^T over the tensors on one side."""
     total = torch.zeros(group.copies, group.size, group.size, dtype=torch.float64)
-    seen: set[tuple[str, int, int]] = set()
+    at: set[tuple[str, int, int]] = set()
     for member in group.members:
         place = (sym.tied.get(member.tensor, member.tensor), member.axis, member.occurrence)
-        if member.dual == dual and member.tensor in state and place not in seen:
-            seen.add(place)
+        if member.dual == dual and member.tensor in state and place not in at:
+            at.add(place)
             tensor = state[member.tensor]
             for block, d in places(blocks(tensor, sym.axes[member.tensor]), group.name, member):
                 x = rows(block, d, group.over).double()
@@ -91,4 +92,4 @@ def match_balanced(match: Callable[[AlignmentTask], Match], task: AlignmentTask,
     before, after = balance(a, sym), balance(b, sym)
     balanced = replace(task, first=Dirac(sym.act(before, a)), second=Dirac(sym.act(after, b)))
     result = match(balanced)
-    return replace(result, element=before.inverse() @ result.element @ after)
+    return replace(result, element=with_permutations(before.inverse() @ result.element @ after))

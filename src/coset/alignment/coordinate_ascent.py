@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import torch
 
+from coset.alignment.matrix_blocks import with_permutations
 from coset.alignment.nodes import Node, PlainNode, after, nodes_of
 from coset.alignment.objective import Objective
 from coset.alignment.sorted_match import match_by_sorted_weights
@@ -126,7 +127,7 @@ def maximise(
     if value < at_identity:
         value, element = at_identity, identity
     return Match(
-        element,
+        with_permutations(element),
         value,
         at_identity,
         sum(len(attempt.history) for attempt in attempts),

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 import torch
 from torch import Tensor
 
 from coset.alignment.objective import gram
-from coset.symmetries.group import Block, MatrixGroup, MatrixKind
+from coset.symmetries.group import Block, Element, MatrixGroup, MatrixKind
 from coset.symmetries.matrix_action import complement_of_ones, pairs, rotations
+
+# A matrix this near to a permutation is one, up to the rounding of float32 products.
+PERMUTED = 1e-4
 
 
 def best_matrices(kind: MatrixKind, scores: Tensor) -> tuple[Tensor, Tensor]:
@@ -37,6 +41,26 @@ def best_matrices(kind: MatrixKind, scores: Tensor) -> tuple[Tensor, Tensor]:
         return values + scores.sum((-2, -1)) / n, basis @ inner @ basis.mT + 1 / n
     u, s, vh = torch.linalg.svd(scores)
     return s.sum(-1), u @ vh
+
+
+def with_permutations(element: Element) -> Element:
+    """The same element, in which matrices that reorder units are permutations, and those that do nothing are absent."""
+    permutations, matrices = dict(element.permutations), dict(element.matrices)
+    for name, m in element.matrices.items():
+        n, movable = m.shape[-1], element.sets[name].movable
+        order = m.argmax(-1)
+        exact = torch.nn.functional.one_hot(order, n).to(m)
+        once = bool((exact.sum(-2) == 1).all())
+        if once and float((m - exact).abs().max()) < PERMUTED and (movable or bool((exact == _eye(m)).all())):
+            del matrices[name]
+            if movable:
+                p = element[name]
+                permutations[name] = p.gather(-1, order.to(p.device))
+    return replace(element, permutations=permutations, matrices=matrices)
+
+
+def _eye(m: Tensor) -> Tensor:
+    return torch.eye(m.shape[-1], dtype=m.dtype, device=m.device)
 
 
 def trace(scores: Tensor, kind: MatrixKind) -> Tensor:

@@ -60,7 +60,7 @@ class Node(ABC):
         rows = [row for tensor in self.tensors for row in labels(objective.sym.axes[tensor])]
         self.rows = [row for row in rows if any(label.units == name for label in row)]
         moving = {units for units, own in objective.sym.sets.items() if own.movable}
-        moving |= {group.name for group in objective.sym.matrices}
+        moving |= {group.name for group in objective.matrices}
         self.neighbours = {label.units for row in self.rows for label in row if label.units in moving} - {name}
         # Units that meet themselves in one block enter quadratically.
         self.linear = all(sum(label.units == name for label in row) == 1 for row in self.rows)
@@ -246,7 +246,7 @@ class JointNode(Node):
 
     def __init__(self, objective: Objective, name: str) -> None:
         super().__init__(objective, name)
-        self.matrices = {group.name: group for group in objective.sym.matrices if name in group.over}
+        self.matrices = {group.name: group for group in objective.matrices if name in group.over}
         fibres = [
             inner
             for inner in objective.sym.sets.values()
@@ -326,12 +326,12 @@ class JointNode(Node):
             values += gram(a.values, b.values, others, [d]).sum(0).double().cpu()
 
     def _inside(self, over: tuple[str, ...], each: Tensor, heads: Tensor) -> Tensor:
-        """[copies, ...]: what was found for the inner units of each pair of heads, the copies numbered as in `over`."""
+        """[copies, ...]: the best for the inner units of each pair of heads, the copies numbered as in `over`."""
         sizes = [self.objective.sym.sets[base].size for base in over]
         rest = [size for base, size in zip(over, sizes, strict=True) if base != self.name]
-        chosen = each[:, torch.arange(len(heads)), heads]
-        grid = chosen.reshape(*rest, *chosen.shape[1:]).movedim(len(rest), over.index(self.name))
-        return grid.reshape(math.prod(sizes), *chosen.shape[2:])
+        of_match = each[:, torch.arange(len(heads)), heads]
+        grid = of_match.reshape(*rest, *of_match.shape[1:]).movedim(len(rest), over.index(self.name))
+        return grid.reshape(math.prod(sizes), *of_match.shape[2:])
 
 
 def _all_pairs(element: Element, name: str, base: str, scores: Tensor) -> Tensor:
@@ -347,7 +347,7 @@ def _all_pairs(element: Element, name: str, base: str, scores: Tensor) -> Tensor
 def nodes_of(objective: Objective) -> list[Node]:
     """One node for each set of units that can move."""
     sets = objective.sym.sets
-    matrices = {group.name: group for group in objective.sym.matrices}
+    matrices = {group.name: group for group in objective.matrices}
     bases = {base for inner in sets.values() if inner.movable or inner.name in matrices for base in inner.over}
     nodes: list[Node] = []
     for group in objective.sym.groups:
@@ -359,7 +359,7 @@ def nodes_of(objective: Objective) -> list[Node]:
             nodes.append(JointNode(objective, group.name))
         else:
             plain = PlainNode(objective, group.name)
-            moved = any(sets[units].over or units in matrices for units in plain.neighbours)
-            nodes.append(plain if plain.linear and not moved else FibredNode(objective, group.name))
+            still = not any(sets[units].over or units in matrices for units in plain.neighbours)
+            nodes.append(plain if plain.linear and still else FibredNode(objective, group.name))
     nodes += [MatrixNode(objective, group) for group in matrices.values() if group.kind == "phase"]
     return [node for node in nodes if node.tensors or node.units & objective.linear.keys()]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
 from coset.core.state import State, is_coordinate
-from coset.symmetries.group import Block, Element, Label, blocks, labels
+from coset.symmetries.group import Block, Element, Label, MatrixGroup, blocks, labels
 from coset.symmetries.symmetry import Symmetry
 
 # Elements of one operand that are converted and multiplied at once.
@@ -81,6 +82,16 @@ class Objective:
     products: Sequence[InnerProduct]
     linear: Mapping[str, Tensor] = field(default_factory=dict)
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @cached_property
+    def matrices(self) -> tuple[MatrixGroup, ...]:
+        """The groups of matrices that can act: those whose gains are one in all states."""
+        states = [state for product in self.products for state in (product.a, product.b)]
+        return tuple(
+            group
+            for group in self.sym.matrices
+            if all(bool((read(state, gain, self.sym) == 1).all()) for gain in group.gains for state in states)
+        )
 
     def tensors(self, units: set[str]) -> list[str]:
         """The tensors that some of these sets index."""

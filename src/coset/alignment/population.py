@@ -61,9 +61,10 @@ class PopulationMatch(Shown):
 def align_population(population: State, reference: State, sym: Symmetry) -> PopulationMatch:
     """Maximise <r_k, g_k s_k> for every member k of a population, from a greedy first match.
 
-    `reference` is one state, which is every r_k, or a population of as many. Elements are on the CPU.
+    `reference` is one state, which is every r_k, or a population of as many. Elements are on the CPU, and permute.
     """
     start = time.perf_counter()
+    sym = sym.without_matrices()
     n = states.size(population)
     own = any(reference[name].dim() > len(axes) for name, axes in sym.axes.items() if name in reference)
     first = {name: x[0] for name, x in reference.items()} if own else reference

@@ -10,24 +10,26 @@ import importlib
 import inspect
 import os
 import pkgutil
+import signal
 import sys
 import tomllib
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from coset._version import __version__
-from coset.cli import commands, console, signals
+from coset.cli import commands, console
 from coset.core.errors import CosetError
 
 PLUGINS = "coset.commands"  # the group of entry points
 NO_MEMORY = ("can't allocate memory", "out of memory")
+ENDS = ("SIGINT", "SIGTERM", "SIGHUP")  # of which not every system has all
 
 
 class _Commands(TyperGroup):
@@ -48,7 +50,7 @@ class _Commands(TyperGroup):
         except KeyboardInterrupt as stop:
             advice = getattr(stop, "__notes__", None) or ["call the same command again"]
             console.complain("stopped", f"{'; '.join(advice)}.")
-            raise typer.Exit(signals.exit_code(stop)) from None
+            raise typer.Exit(exit_code(stop)) from None
         except OSError as error:
             if error.errno == errno.EPIPE:  # nobody reads what is printed
                 raise
@@ -148,6 +150,35 @@ def _add_broken(point: EntryPoint, error: Exception) -> None:
     app.command(name=point.name, help="(cannot be loaded)")(explain)
 
 
+class StopSignal(KeyboardInterrupt):
+    """A signal asks the command to end: it stops as by Ctrl-C, with whole files, and says where it was."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def exit_code(stop: KeyboardInterrupt) -> int:
+    """As shells count: 128 and the number of the signal."""
+    return 128 + (stop.number if isinstance(stop, StopSignal) else signal.SIGINT)
+
+
+def stop_by_exception() -> None:
+    """Let signals raise, but for those that somebody ignores, such as nohup; a second one ends the process at once."""
+    for name in ENDS:
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    for name in ENDS:
+        each = getattr(signal, name, None)
+        if each is not None and signal.getsignal(each) is _stop:
+            signal.signal(each, signal.SIG_DFL)
+    raise StopSignal(number)
+
+
 add_commands(app, commands)
 add_plugins()
 
@@ -157,5 +188,5 @@ def main() -> None:
     # Threads that wait by spinning make small models fifty times slower where other programs want the cores. It
     # must be said before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    signals.stop_by_exception()
+    stop_by_exception()
     app(prog_name="coset")

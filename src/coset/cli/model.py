@@ -32,12 +32,15 @@ _LAYOUT = rf"(?P<shape>{_SIZE}(?:x{_SIZE})*)(?::(?:float|int<(?P<below>{_SIZE}))
 _SHAPE = re.compile(rf"(?:(?P<name>[A-Za-z_]\w*)=)?{_LAYOUT}")
 
 
+PERMUTATIONS = "permutations"  # in the place of a file: no matrices
+
+
 @dataclass(frozen=True)
 class ModelSpec:
     """A model as options describe it.
 
     name: of the zoo, or module:factory. arguments: of the factory, as JSON. inputs: texts such as 2x3x32x32.
-    symmetry: a file with its symmetry. meta: without weights.
+    symmetry: a file with its symmetry, or `permutations`. meta: without weights.
     """
 
     name: str
@@ -151,9 +154,12 @@ class SymmetricModel:
 
 def symmetric_model(spec: ModelSpec, weights: Path, display: Display) -> SymmetricModel:
     """The symmetry is read from a file or inferred, and verified on the weights if there is a model with some."""
-    sym = symmetry_of_file(json_reader.read_text(spec.symmetry, CosetError)) if spec.symmetry is not None else None
-    if sym is not None and not spec.name:
-        return SymmetricModel(sym)
+    permuting = spec.symmetry is not None and str(spec.symmetry) == PERMUTATIONS
+    sym: Symmetry | None = None
+    if spec.symmetry is not None and not permuting:
+        sym = symmetry_of_file(json_reader.read_text(spec.symmetry, CosetError))
+        if not spec.name:
+            return SymmetricModel(sym)
     display.stage(f"building {spec.name}")
     module = spec.build()
     args, kwargs = spec.example_inputs(module)
@@ -162,6 +168,7 @@ def symmetric_model(spec: ModelSpec, weights: Path, display: Display) -> Symmetr
     if sym is None:
         display.stage(f"inferring the symmetry of {spec.name}")
         sym = symmetry(module, args, kwargs)
+        sym = sym.without_matrices() if permuting else sym
     elif not spec.meta:
         display.stage(f"verifying {spec.symmetry} on {spec.name}")
         sym.verify(module, args, kwargs)
@@ -170,21 +177,25 @@ def symmetric_model(spec: ModelSpec, weights: Path, display: Display) -> Symmetr
 
 def check_named(spec: ModelSpec) -> None:
     """Refuse options that say neither a model nor a symmetry."""
-    if not spec.name and spec.symmetry is None:
+    if not spec.name and (spec.symmetry is None or str(spec.symmetry) == PERMUTATIONS):
         raise CosetError("Name the model with --model, or give its symmetry with --symmetry.")
 
 
-def function_change(net: SymmetricModel, state: Mapping[str, Tensor], element: Element) -> tuple[float, str] | None:
+def function_change(
+    net: SymmetricModel, state: Mapping[str, Tensor], element: Element, original: Mapping[str, Tensor] | None = None
+) -> tuple[float, str] | None:
     """The largest relative change of the output, and the precision; None where there is no model with weights to run.
 
-    The numbers that are written are compared, so that rounding of factors in 16 bits counts. A change that is more
-    than rounding is refused.
+    original: what the state was made of, where that is not what the output is compared with. The numbers that are
+    written are compared, so that rounding of factors in 16 bits counts. A change that is more than rounding is refused.
     """
     if net.module is None:
         return None
     before = {name: state[name] for name in files.tensor_names(state, net.sym)}
     after = net.sym.act(element, before)
-    rounded = [x.dtype for x in before.values() if x.dtype in TOLERANCE] if element.scales else []
+    exact = not element.scales and not element.matrices and original is None
+    before = before if original is None else {name: original[name] for name in before}
+    rounded = [] if exact else [x.dtype for x in before.values() if x.dtype in TOLERANCE]
     own = next((x.dtype for x in net.module.parameters() if x.is_floating_point()), torch.float32)
     for dtype in (torch.float64, own):
         try:

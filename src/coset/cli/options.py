@@ -22,7 +22,11 @@ InputOption = Annotated[
 ]
 SymmetryOption = Annotated[
     Path | None,
-    typer.Option("--symmetry", help="Read the symmetry from a .json file, as `coset inspect --output` writes it."),
+    typer.Option(
+        "--symmetry",
+        help="Read the symmetry from a .json file, as `coset inspect --output` writes it; or `permutations`, to leave "
+        "rotations and other matrices aside.",
+    ),
 ]
 MetaOption = Annotated[bool, typer.Option("--meta", help="Build the model without weights, to save memory.")]
 DeviceOption = Annotated[str, typer.Option("--device", help="Where to compute: cpu or cuda.")]

@@ -15,7 +15,7 @@ from coset.cli.experiment import Experiment
 from coset.cli.json_records import from_record, to_record
 from coset.core.errors import CosetError
 from coset.core.progress import Event, Progress
-from coset.core.resume import Stage, digest, tensor_digest
+from coset.core.resume import Stage, digest, layers_digest, tensor_digest
 from coset.populations.diversity import Diversity, diversity
 from coset.populations.mistake_overlap import overlaps
 from coset.populations.model_averages import ModelAverages, model_averages
@@ -25,7 +25,6 @@ from coset.populations.pair_barriers import PairBarriers, pair_barriers
 from coset.populations.population import Population
 from coset.populations.scores import Scores, scores
 from coset.symmetries.symmetry import Symmetry
-from coset.training.run_settings import layers_digest
 
 T = TypeVar("T")
 

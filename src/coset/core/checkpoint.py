@@ -1,25 +1,64 @@
-"""Safetensors written tensor by tensor, so that no more than one of them is in memory."""
+"""Safetensors read and written tensor by tensor, so that no more than one of them is in memory.
+
+The format: the length of the header in 8 bytes, a JSON header with the dtype, shape and place of each tensor, then
+their bytes, without gaps. Files are read at these places and never mapped: a mapped file counts as memory, and one
+larger than memory cannot be mapped at all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import json
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from pathlib import Path
+from typing import Any, BinaryIO
 
 import torch
 from torch import Tensor
 
 from coset.core import json_reader
 from coset.core.errors import StateError
-from coset.core.files import is_folder, require_file, write_json
+from coset.core.files import atomic_write, is_folder, require_file, write_json
 from coset.core.json_reader import JsonObject, shown
 from coset.core.names import plural
 from coset.core.pickles import load_pickle
-from coset.core.shard import CODES, Shard, write_stream
 from coset.core.show import Shown, Table
 from coset.core.state import State, StateLike, as_state, is_finite
 
 INDEX = "model.safetensors.index.json"
 PICKLES = (".pt", ".pth", ".bin")
+
+DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "U16": torch.uint16,
+    "I16": torch.int16,
+    "U32": torch.uint32,
+    "I32": torch.int32,
+    "U64": torch.uint64,
+    "I64": torch.int64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E4M3FNUZ": torch.float8_e4m3fnuz,
+    "F8_E5M2": torch.float8_e5m2,
+    "F8_E5M2FNUZ": torch.float8_e5m2fnuz,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+}
+CODES = {dtype: code for code, dtype in DTYPES.items()}
+
+LENGTH = 8  # bytes
+LONGEST_HEADER = 100_000_000  # bytes, as for other readers of the format
+MOST_AXES = 64
+SHARD_BYTES = 5 * 10**9  # of a large checkpoint; a smaller one is a single file
+LARGEST = 2**63  # numbers and bytes are counted in 64 bits
 
 # Under these names files say that they hold something else than a solution.
 CURVE, POPULATION, FLOW = "coset.curve", "coset.population", "coset.flow"
@@ -84,7 +123,7 @@ class LazyState(Shown, Mapping[str, Tensor]):
         Args:
             name: The tensor.
         """
-        return torch.Size(self._shards[name].places[name].shape)
+        return torch.Size(self._shards[name].extents[name].shape)
 
     def dtype(self, name: str) -> torch.dtype:
         """The dtype of a tensor, without reading it.
@@ -92,7 +131,7 @@ class LazyState(Shown, Mapping[str, Tensor]):
         Args:
             name: The tensor.
         """
-        return self._shards[name].places[name].dtype
+        return self._shards[name].extents[name].dtype
 
     def layout(self, names: Iterable[str]) -> dict[str, tuple[torch.dtype, tuple[int, ...]]]:
         """The dtype and shape of tensors, without reading them.
@@ -133,7 +172,7 @@ def open_state(path: str | Path) -> LazyState:
         return LazyState(_open_index(path), path=path)
     if path.suffix == ".safetensors":
         shard = Shard(path)
-        return LazyState(dict.fromkeys(shard.places, shard), shard.metadata, path)  # also of a file without tensors
+        return LazyState(dict.fromkeys(shard.extents, shard), shard.metadata, path)  # also of a file without tensors
     raise StateError(f"{path} cannot be read one tensor at a time: its name must end in .safetensors.")
 
 
@@ -215,22 +254,12 @@ def _open_index(path: Path) -> dict[str, Shard]:
         if Path(file).name != file or "\0" in file or not (path.parent / file).is_file():
             raise StateError(f"{path} names the shard {shown(file)}, which is not a file in its folder.")
         shards[file] = Shard(path.parent / file)
-        stored, listed = set(shards[file].places), {n for n, f in weight_map.items() if f == file}
+        stored, listed = set(shards[file].extents), {n for n, f in weight_map.items() if f == file}
         if listed - stored:
             raise StateError(f"{path} puts '{min(listed - stored)}' in the shard {file}, which lacks it.")
         if stored - listed:
             raise StateError(f"{path} does not put '{min(stored - listed)}' in the shard {file}, which has it.")
     return {name: shards[file] for name, file in weight_map.items()}
-
-
-def _reason(error: BaseException) -> str:
-    """The cause on one line, without the file name that the sentence has already."""
-    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split()).rstrip(".")
-
-
-# Shards of large checkpoints; a smaller one is a single file.
-SHARD_BYTES = 5 * 10**9
 
 
 def write_like(
@@ -282,3 +311,177 @@ def refuse_other(path: Path) -> None:
     for key, advice in OTHERS.items():
         if key in metadata:
             raise StateError(f"{path} holds {advice.format(path=path)}")
+
+
+@dataclass(frozen=True)
+class Extent:
+    """What a tensor is, and the bytes of the file that it lies in."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    start: int
+    end: int
+
+
+class Shard:
+    """One safetensors file: what it holds, read once, and its tensors, read from the file each time.
+
+    A file that changes meanwhile is refused.
+
+    Raises:
+        StateError: If it is no safetensors file, or only a part of one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            with _open(path) as file:
+                self.stamp = _stamp(file)
+                self.extents, self.metadata = _header(file, path)
+        except (OSError, ValueError, RecursionError) as error:
+            raise StateError(f"{path} is not a complete safetensors file: {_reason(error)}.") from error
+
+    def read(self, name: str) -> Tensor:
+        """A tensor of its own."""
+        extent = self.extents[name]
+        tensor = torch.empty(extent.shape, dtype=extent.dtype)
+        try:
+            with _open(self.path) as file:
+                is_same = _stamp(file) == self.stamp and _fill(file, extent, tensor)
+        except FileNotFoundError:
+            is_same = False
+        if not is_same:
+            raise StateError(f"{self.path} was changed or removed while it was in use.")
+        return tensor
+
+
+def write_stream(
+    path: str | Path,
+    layout: Mapping[str, tuple[torch.dtype, tuple[int, ...]]],
+    read: Callable[[str], Tensor],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+    """Write one `.safetensors` file, atomically: `layout` says what each tensor is, `read` gives it in its turn.
+
+    Those of the widest numbers come first, so that each begins at a multiple of its numbers' size.
+    """
+    names = sorted(layout, key=lambda name: -layout[name][0].itemsize)
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **(metadata or {})}}
+    end = 0
+    for name in names:
+        dtype, shape = layout[name]
+        start, end = end, end + dtype.itemsize * prod(shape)
+        header[name] = {"dtype": CODES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % LENGTH)
+    with atomic_write(path) as temporary, temporary.open("wb") as file:
+        file.write(len(text).to_bytes(LENGTH, "little"))
+        file.write(text)
+        for name in names:
+            dtype, shape = layout[name]
+            x = read(name)
+            if x.dtype != dtype or tuple(x.shape) != tuple(shape):
+                raise StateError(f"Tensor '{name}' is {x.dtype} {tuple(x.shape)} where {dtype} {shape} is expected.")
+            file.write(_bytes(x.detach().cpu().resolve_conj().resolve_neg().contiguous()))
+
+
+def _open(path: Path) -> BinaryIO:
+    """A plain file: to open another kind, such as a pipe, may wait for ever."""
+    if path.exists() and not path.is_file():
+        raise ValueError("it is no plain file")
+    return path.open("rb", buffering=0)
+
+
+def _stamp(file: BinaryIO) -> tuple[int, int, int]:
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError("it is no plain file")
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _bytes(x: Tensor) -> memoryview:
+    """The memory of a contiguous tensor on the CPU."""
+    return x.flatten().view(torch.uint8).numpy().data if x.numel() else memoryview(b"")
+
+
+def _fill(file: BinaryIO, extent: Extent, tensor: Tensor) -> bool:
+    """Read the numbers of a tensor, and whether all of them are there."""
+    memory, done = _bytes(tensor), 0
+    file.seek(extent.start)
+    while done < len(memory):  # one call reads two gigabytes at most
+        count = file.readinto(memory[done:])  # type: ignore[attr-defined]
+        if not count:
+            return False
+        done += count
+    return True
+
+
+def _header(file: BinaryIO, path: Path) -> tuple[dict[str, Extent], dict[str, str]]:
+    """The extents of the tensors, in their order in the file, and the metadata.
+
+    Raises ValueError, saying what is wrong, unless they fill the file without gaps.
+    """
+    size = os.fstat(file.fileno()).st_size
+    length = int.from_bytes(file.read(LENGTH), "little")
+    if size < LENGTH or length > size - LENGTH:
+        raise ValueError("it ends within its header")
+    if length > LONGEST_HEADER:
+        raise ValueError("its header is too long")
+    header = json.loads(_all(file, length).decode("utf-8"), object_pairs_hook=_once)
+    if not isinstance(header, dict):
+        raise ValueError("its header is no JSON object")
+    metadata = header.pop("__metadata__", None) or {}
+    if not (isinstance(metadata, dict) and all(isinstance(text, str) for text in metadata.values())):
+        raise ValueError("its metadata is more than texts by name")
+    begin = LENGTH + length
+    extents = {name: _extent(name, entry, begin, path) for name, entry in header.items()}
+    order = sorted(extents, key=lambda name: (extents[name].start, extents[name].end))
+    bounds = [begin, *(bound for name in order for bound in (extents[name].start, extents[name].end)), size]
+    if any(end != start for end, start in list(pairwise(bounds))[::2]):
+        raise ValueError("its tensors do not fill it without gaps")
+    return {name: extents[name] for name in order}, metadata
+
+
+def _all(file: BinaryIO, length: int) -> bytes:
+    parts = []
+    while length > 0 and (part := file.read(length)):
+        parts.append(part)
+        length -= len(part)
+    return b"".join(parts)
+
+
+def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object, refused where a name comes twice, since readers differ in which of the two they take."""
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        raise ValueError("a name in its header comes twice")
+    for name in result:
+        name.encode()  # half of a surrogate pair is no text
+    return result
+
+
+def _extent(name: str, entry: object, begin: int, path: Path) -> Extent:
+    """The extent of one tensor, `begin` bytes before which there are none."""
+    if not (isinstance(entry, dict) and entry.keys() == {"dtype", "shape", "data_offsets"}):
+        raise ValueError(f"the entry of '{name}' has not dtype, shape and data_offsets")
+    code, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
+    if not (isinstance(code, str) and _are_counts(shape) and _are_counts(offsets) and len(offsets) == 2):
+        raise ValueError(f"the entry of '{name}' has not dtype, shape and data_offsets")
+    if code not in DTYPES:
+        raise StateError(f"Tensor '{name}' in {path} has dtype {code}, which torch cannot hold.")
+    dtype, (start, end) = DTYPES[code], offsets
+    if len(shape) > MOST_AXES or prod(max(size, 1) for size in shape) >= LARGEST:
+        raise ValueError(f"'{name}' has a shape that no tensor has")
+    if prod(shape) * dtype.itemsize != end - start:
+        raise ValueError(f"'{name}' has not as many bytes as its shape needs")
+    return Extent(dtype, tuple(shape), begin + start, begin + end)
+
+
+def _are_counts(values: object) -> bool:
+    return isinstance(values, list) and all(type(x) is int and 0 <= x < LARGEST for x in values)
+
+
+def _reason(error: BaseException) -> str:
+    """The cause on one line, without the file name that the sentence has already."""
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return " ".join(text.split()).rstrip(".")

@@ -19,11 +19,14 @@ LOADERS = {
     "cifar10": "cifar:cifar10",
     "tiny-imagenet": "tiny_imagenet:tiny_imagenet",
     "cifar100": "cifar:cifar100",
+    "tinyshakespeare": "tiny_shakespeare:tiny_shakespeare",
     "breast-cancer": "scikit_learn:breast_cancer",
     "snelson": "regression:snelson",
     **dict.fromkeys(UCI_HASHES, "regression:uci"),
 }
-"""Name -> file of this folder and the function in it, which may take `name`, `split`, `flatten` and `coarse`."""
+"""Name -> file of this folder and the function in it, which may take the options of `load`."""
+
+CONTEXT = 256  # characters in a window
 
 
 def names() -> tuple[str, ...]:
@@ -46,6 +49,7 @@ def load(
     *,
     flatten: bool = False,
     coarse: bool = False,
+    context: int | None = None,
 ) -> DataSet:
     """A data set by name, standardized by its training statistics.
 
@@ -58,11 +62,12 @@ def load(
         device: where all tensors lie.
         flatten: images as rows of pixels, (n, pixels), and not (n, channels, height, width).
         coarse: CIFAR-100's 20 groups in place of its classes.
+        context: characters in a window of a text, 256 by default.
 
     Returns:
         The training and the test split. Images are float32, normalized by the training set's published mean and
         deviation of each channel; tables are float32 (n, features). Targets are int64 (n,) classes or float32 (n, 1)
-        values.
+        values. Texts are int64 (n, context) characters, and their targets those that follow, of the same shape.
 
     Raises:
         DataError: there is no such name or no such option of it, a file is absent or damaged, or the device cannot be
@@ -82,8 +87,11 @@ def load(
         raise DataError(f"{name} has one split only, so split={split} cannot be chosen")
     if coarse and "coarse" not in options:
         raise DataError(f"{name} has no coarse labels, only cifar100 has")
+    if context is not None and "context" not in options:
+        raise DataError(f"{name} is no text, so context={context} cannot be chosen")
     _require_device(device)
     arguments = {"name": name, "split": split or 0, "flatten": flatten, "coarse": coarse}
+    arguments["context"] = CONTEXT if context is None else context
     return loader(**{option: arguments[option] for option in options}).to(device)
 
 

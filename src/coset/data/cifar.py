@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, from the python batches of their author or, the first, from mosaics."""
+"""CIFAR-10 and CIFAR-100, from the python batches of their author or from mosaics."""
 
 from __future__ import annotations
 
@@ -33,16 +33,23 @@ HASHES_100 = {
 }
 
 CLASSES_10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+GROUPS_100 = (
+    *("aquatic_mammals", "fish", "flowers", "food_containers", "fruit_and_vegetables"),
+    *("household_electrical_devices", "household_furniture", "insects", "large_carnivores"),
+    *("large_man-made_outdoor_things", "large_natural_outdoor_scenes", "large_omnivores_and_herbivores"),
+    *("medium_mammals", "non-insect_invertebrates", "people", "reptiles", "small_mammals", "trees"),
+    *("vehicles_1", "vehicles_2"),
+)
+"""The 20 coarse classes, as the release names them."""
 
 
 def cifar10(flatten: bool) -> DataSet:
     """CIFAR-10: 50000 + 10000 colour images of 32x32, ten classes."""
-    pictures = [f"cifar-10/{name}" for name in cifar_mosaic.HASHES]
-    mosaics = search_path.find_all(pictures)
-    if mosaics is not None and search_path.find_all(HASHES_10) is None:
-        train, test = cifar_mosaic.labelled(mosaics)
+    mosaics = _mosaics(HASHES_10, cifar_mosaic.HASHES_10)
+    if mosaics is not None:
+        train, test = cifar_mosaic.labelled(mosaics, "y")
     else:
-        *batches, last = _obtain("cifar-10-python.tar.gz", HASHES_10, pictures)
+        *batches, last = _obtain("cifar-10-python.tar.gz", HASHES_10, cifar_mosaic.HASHES_10)
         parts = [_batch(path, HASHES_10, b"labels") for path in batches]
         train = (np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))
         test = _batch(last, HASHES_10, b"labels")
@@ -52,13 +59,23 @@ def cifar10(flatten: bool) -> DataSet:
 
 def cifar100(flatten: bool, coarse: bool) -> DataSet:
     """CIFAR-100: 50000 + 10000 colour images of 32x32, 100 classes, or their 20 groups if `coarse`."""
-    kind = b"coarse" if coarse else b"fine"
-    *parts, meta = _obtain("cifar-100-python.tar.gz", HASHES_100)
-    train, test = (_batch(path, HASHES_100, kind + b"_labels") for path in parts)
-    names = safe_pickle.parse(hashes.read(meta, HASHES_100["cifar-100-python/meta"]), str(meta))
-    classes = [name.decode() for name in names[kind + b"_label_names"]]
+    kind = "coarse" if coarse else "fine"
+    mosaics = _mosaics(HASHES_100, cifar_mosaic.HASHES_100)
+    if mosaics is not None:
+        train, test = cifar_mosaic.labelled(mosaics, kind)
+        classes = GROUPS_100 if coarse else cifar_mosaic.class_names(mosaics[-1])
+    else:
+        *parts, meta = _obtain("cifar-100-python.tar.gz", HASHES_100, cifar_mosaic.HASHES_100)
+        train, test = (_batch(path, HASHES_100, f"{kind}_labels".encode()) for path in parts)
+        names = safe_pickle.parse(hashes.read(meta, HASHES_100["cifar-100-python/meta"]), str(meta))
+        classes = [name.decode() for name in names[f"{kind}_label_names".encode()]]
     mean, std = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
     return image_set("cifar100", train, test, classes, mean, std, flatten=flatten)
+
+
+def _mosaics(batches: Collection[str], pictures: Collection[str]) -> list[Path] | None:
+    """The mosaics, if they are here and the batches, which are the release itself, are not."""
+    return None if search_path.find_all(batches) is not None else search_path.find_all(pictures)
 
 
 def _batch(path: Path, expected: dict[str, str], labels: bytes) -> Labelled:
@@ -68,7 +85,7 @@ def _batch(path: Path, expected: dict[str, str], labels: bytes) -> Labelled:
     return batch[b"data"].reshape(-1, 3, 32, 32), np.array(batch[labels], dtype=np.uint8)
 
 
-def _obtain(archive: str, names: Collection[str], otherwise: Collection[str] = ()) -> list[Path]:
+def _obtain(archive: str, names: Collection[str], otherwise: Collection[str]) -> list[Path]:
     """Paths of the batches, from the archive on the net if they are nowhere here.
 
     `otherwise` names the files that would have done as well.

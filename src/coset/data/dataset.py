@@ -25,7 +25,7 @@ class Split(Shown):
 
     Args:
         inputs: (n, ...).
-        targets: (n,) int64 classes, or (n, 1) float32 values for regression.
+        targets: (n,) int64 classes, or (n, 1) float32 values for regression; (n, context) characters of a text.
 
     Raises:
         DataError: the tensors do not hold the same number of examples, at least one, on one device.

@@ -12,11 +12,10 @@ from typing import get_args, get_type_hints
 import torch
 from torch import Tensor
 
-from coset.core.checkpoint import FLOW as METADATA, LazyState, open_state
+from coset.core.checkpoint import FLOW as METADATA, LazyState, open_state, write_stream
 from coset.core.contents import description, reading, tensor
 from coset.core.errors import StateError
 from coset.core.json_reader import JsonObject, shown
-from coset.core.shard import write_stream
 from coset.core.state import check, refuse_names
 from coset.flow.conditions import Conditions
 from coset.flow.coordinates import BaseDistribution, Geometry, Space, space

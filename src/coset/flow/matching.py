@@ -17,11 +17,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from coset.core.capture import captured
-from coset.core.checks import check_choices, check_positive
 from coset.core.errors import CosetError, StateError
 from coset.core.functional import matmul_precision
 from coset.core.progress import Event, Progress
-from coset.core.resume import RunFolder
+from coset.core.resume import RunFolder, RunSettings
 from coset.core.show import ShownSettings
 from coset.data import Data
 from coset.flow.conditions import Conditions
@@ -42,8 +41,7 @@ from coset.populations.population import Population
 from coset.symmetries.symmetry import Symmetry
 from coset.training.loop import Loop, Run, release
 from coset.training.network import Network, Randomness, seeded
-from coset.training.optimizers import Adam, Muon, Optimizer, cosine
-from coset.training.run_settings import RunSettings
+from coset.training.optimizers import Adam, Muon, Optimizer, check_choices, check_positive, cosine
 from coset.weightspace.graph import Wiring, neural_graph
 
 log = logging.getLogger(__name__)

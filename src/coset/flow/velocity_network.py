@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from coset.core.checks import check_choices, check_positive
 from coset.core.errors import CosetError
 from coset.flow.coordinates import Space
+from coset.training.optimizers import check_choices, check_positive
 from coset.weightspace.graph import NeuralGraph, Wiring, neural_graph
 from coset.weightspace.pna import PNA
 from coset.weightspace.relational_transformer import RelationalTransformer

@@ -13,7 +13,7 @@ from coset.core import state as states
 from coset.core.errors import CosetError, ModelError
 from coset.core.functional import resolve
 from coset.core.progress import Progress
-from coset.core.resume import RunFolder, Stage, tensor_digest
+from coset.core.resume import RunFolder, RunSettings, Stage, tensor_digest, unusual_parameters
 from coset.core.state import State
 from coset.data import Data, Split, as_split
 from coset.solutions.likelihood import likelihood_of
@@ -22,7 +22,6 @@ from coset.solutions.solution import Solution
 from coset.training.initialise import InitialStates, fresh
 from coset.training.loop import CHECKPOINT_KEYS, Loop, Method, check_run, release
 from coset.training.network import Network, NetworkIndex, Randomness, TrainingProblem, batches, check_call, seeded
-from coset.training.run_settings import RunSettings, unusual_parameters
 
 SOLUTION = "solution.safetensors"
 

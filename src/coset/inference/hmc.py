@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from coset.core.capture import captured
-from coset.core.checks import check_choices, check_positive
 from coset.core.errors import CosetError
 from coset.core.functional import matmul_precision
 from coset.data import Split
@@ -22,6 +21,7 @@ from coset.solutions.ensemble import Ensemble
 from coset.solutions.solution import Solution
 from coset.training.loop import SolutionRun
 from coset.training.network import Network, TrainingProblem
+from coset.training.optimizers import check_choices, check_positive
 
 GAMMA, DELAY, KAPPA = 0.05, 10, 0.75  # as in Hoffman & Gelman 2014 and in Stan
 BOLDER = 10  # the steps that are tried are drawn to so many times the first, since short ones cost more

@@ -9,7 +9,6 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from coset.core.checks import check_choices, check_positive
 from coset.core.errors import CosetError, ModelError
 from coset.core.functional import evaluation_mode
 from coset.inference.curvature import Curvature
@@ -22,6 +21,7 @@ from coset.solutions.kronecker_gaussian import KroneckerGaussian
 from coset.solutions.solution import Solution
 from coset.training.loop import Method, MinibatchRun, SolutionRun
 from coset.training.network import Network, TrainingProblem
+from coset.training.optimizers import check_choices, check_positive
 
 
 @dataclass(frozen=True, repr=False)

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from coset.core.checks import check_choices, check_positive
 from coset.core.errors import CosetError
 from coset.core.state import owners, tie
 from coset.inference.posterior import log_prior, require_noise
@@ -17,7 +16,7 @@ from coset.solutions.ensemble import Ensemble
 from coset.solutions.solution import Solution
 from coset.training.loop import Learner, Method, Minibatch, MinibatchRun, SolutionRun
 from coset.training.network import Tensors, TrainingProblem
-from coset.training.optimizers import MinibatchSettings, cosine
+from coset.training.optimizers import MinibatchSettings, check_choices, check_positive, cosine
 
 
 class Chains(Method):

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from coset.core.checks import check_positive
 from coset.solutions.gaussian import Gaussian
 from coset.solutions.solution import Solution
 from coset.training.loop import GradientMethod, Minibatch
 from coset.training.network import Tensors, TrainingProblem
+from coset.training.optimizers import check_positive
 
 
 @dataclass(frozen=True, repr=False)

@@ -18,7 +18,7 @@ from coset.core.errors import CosetError
 from coset.core.files import write_json
 from coset.core.functional import resolve
 from coset.core.progress import Progress
-from coset.core.resume import CHECKPOINT, tensor_digest
+from coset.core.resume import CHECKPOINT, RunSettings, tensor_digest
 from coset.core.state import StateLike
 from coset.data import Data, Split, as_split
 from coset.paths.connect import Connect, CurveLearner, ends_of
@@ -34,7 +34,6 @@ from coset.symmetries.infer import symmetry
 from coset.symmetries.symmetry import Symmetry
 from coset.training.loop import check_run
 from coset.training.network import check_call
-from coset.training.run_settings import RunSettings
 
 log = logging.getLogger(__name__)
 

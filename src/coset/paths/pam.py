@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from coset.alignment import relaxed
 from coset.alignment.repair import running_norms
 from coset.assignment import alternate_projections, project_doubly_stochastic, sample_birkhoff
-from coset.core.checks import check_positive
 from coset.core.errors import CosetError
 from coset.core.progress import Progress
 from coset.core.resume import RunFolder
@@ -31,7 +30,7 @@ from coset.symmetries.serialization import load_element, save_element
 from coset.symmetries.symmetry import Symmetry
 from coset.training.loop import Loop, Minibatch, MinibatchRun, release
 from coset.training.network import Network, Randomness, Tensors, TrainingProblem
-from coset.training.optimizers import Optimizer
+from coset.training.optimizers import Optimizer, check_positive
 
 Wrap = Callable[[Optimizer, list[Tensor]], Optimizer]
 """From an optimizer and what it moves to another one."""

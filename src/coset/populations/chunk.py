@@ -12,7 +12,6 @@ from torch.nn import functional as F
 
 from coset.core import state as states
 from coset.core.capture import captured
-from coset.core.checks import check_choices, check_positive
 from coset.core.errors import CosetError, ModelError
 from coset.core.functional import functional_call, matmul_precision, refuse_shared_modules
 from coset.core.show import ShownSettings
@@ -22,7 +21,7 @@ from coset.populations.population_outputs import outputs_of_all
 from coset.solutions.likelihood import Classification, Likelihood, likelihood_of
 from coset.training.loop import Run
 from coset.training.network import Tensors
-from coset.training.optimizers import SCHEDULES, SGD, Adam, Optimizer
+from coset.training.optimizers import SCHEDULES, SGD, Adam, Optimizer, check_choices, check_positive
 
 
 @dataclass(frozen=True, repr=False)

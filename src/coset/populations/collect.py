@@ -17,7 +17,7 @@ from coset.core.contents import once
 from coset.core.errors import CosetError, StateError
 from coset.core.functional import matmul_precision, resolve
 from coset.core.progress import Event, Progress
-from coset.core.resume import NO_FOLDER, RunFolder, Stage, tensor_digest
+from coset.core.resume import NO_FOLDER, RunFolder, RunSettings, Stage, tensor_digest, unusual_parameters
 from coset.core.state import State, finite_rows, owners
 from coset.data import Data, Split, as_split
 from coset.populations.chunk import Chunk, Collect, measure, refuse_alone
@@ -25,7 +25,6 @@ from coset.populations.population import Population
 from coset.training.initialise import fresh
 from coset.training.loop import Loop, check_run, release
 from coset.training.network import Randomness, check_call, seeded
-from coset.training.run_settings import RunSettings, unusual_parameters
 
 log = logging.getLogger(__name__)
 

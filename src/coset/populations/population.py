@@ -11,10 +11,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from coset.core.checkpoint import POPULATION as METADATA, open_state
+from coset.core.checkpoint import CODES, POPULATION as METADATA, open_state, write_stream
 from coset.core.contents import description, once, reading, tensor
 from coset.core.errors import StateError
-from coset.core.shard import CODES, write_stream
 from coset.core.show import Shown, Table
 from coset.core.state import (
     State,

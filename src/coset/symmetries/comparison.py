@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,17 +22,26 @@ def numbers(output: Any) -> list[Tensor]:
     return [t.double() for t in real if t.is_floating_point()]
 
 
-def difference(a: list[Tensor], b: list[Tensor]) -> float:
-    """Largest absolute difference relative to the largest entry; infinite where but one is finite."""
+def difference(a: list[Tensor], b: list[Tensor], least: Sequence[float] | None = None) -> float:
+    """Largest absolute difference relative to the largest entry; infinite where but one is finite.
+
+    `least`: for each tensor, what the difference is relative to at least, as where all that is left is rounding.
+    """
     worst = 0.0
-    for x, y in zip(a, b, strict=True):
+    for x, y, low in zip(a, b, least or [0.0] * len(b), strict=True):
         if x.shape != y.shape or not torch.equal(_special(x), _special(y)):
             return math.inf
         x, y = x[x.isfinite()], y[y.isfinite()]
-        scale = float(y.abs().max()) if y.numel() else 0.0
+        scale = max(low, float(y.abs().max())) if y.numel() else 0.0
         if scale > 0:
             worst = max(worst, float((x - y).abs().max()) / scale)
     return worst
+
+
+def sizes(outputs: list[Tensor]) -> list[float]:
+    """The largest finite entry of each."""
+    finite = [x[x.isfinite()].abs() for x in outputs]
+    return [float(x.max()) if x.numel() else 0.0 for x in finite]
 
 
 def _special(x: Tensor) -> Tensor:
@@ -53,7 +62,7 @@ def generic(state: Mapping[str, Tensor], generator: torch.Generator, gain: float
     """
     new: dict[int, Tensor] = {}
     for tensor in state.values():
-        if not tensor.is_floating_point() or id(tensor) in new:
+        if not tensor.is_floating_point() or tensor.layout is not torch.strided or id(tensor) in new:
             continue
         noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32).to(tensor)
         wide = [size for size in tensor.shape if size > 1]

@@ -276,6 +276,9 @@ def resizings(example: Example, thorough: bool) -> Iterator[Resizing]:
                     yield Resizing(size, other, which)
 
 
+RESIZABLE = (torch.strided, torch.sparse_coo)
+
+
 @dataclass(frozen=True)
 class Resizing:
     """Another size for those of some axes that have one size."""
@@ -292,7 +295,7 @@ class Resizing:
         """The example with these axes cut short, or gone through again."""
 
         def resize(x: Leaf) -> Leaf:
-            for axis in range(x.dim() if isinstance(x, Tensor) else 0):
+            for axis in range(x.dim() if isinstance(x, Tensor) and x.layout in RESIZABLE else 0):
                 if x.shape[axis] == self.size and axis in self.axes:
                     x = x.index_select(axis, torch.arange(self.other, device=x.device) % self.size)
             return x
@@ -369,7 +372,7 @@ def other_values(example: Example) -> Iterator[Variant]:
 
     def changed(real: Callable[[Tensor], Tensor], whole: Callable[[Tensor], Tensor]) -> Callable[[Leaf], Leaf]:
         def change(x: Leaf) -> Leaf:
-            if not isinstance(x, Tensor) or not x.numel() or x.dtype == torch.bool:
+            if not isinstance(x, Tensor) or not x.numel() or x.dtype == torch.bool or x.layout is not torch.strided:
                 return x
             return real(x) if x.is_floating_point() or x.is_complex() else x if counts(x) else whole(x)
 

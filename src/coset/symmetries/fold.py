@@ -132,14 +132,14 @@ def untie(model: M) -> M:
         False
     """
     model = copy.deepcopy(model)
-    seen: set[int] = set()
+    owners: set[int] = set()
     for module in model.modules():
         for name, parameter in list(module._parameters.items()):
             if parameter is None:
                 continue
-            if id(parameter) in seen:
+            if id(parameter) in owners:
                 own = nn.Parameter(parameter.detach().clone(), parameter.requires_grad)
                 module._parameters[name] = own
                 parameter = own
-            seen.add(id(parameter))
+            owners.add(id(parameter))
     return model

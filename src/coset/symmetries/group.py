@@ -510,8 +510,8 @@ class Element(Shown):
     def _conjugated(self, name: str, m: Tensor) -> Tensor:
         """g m g^-1 for the permutations and factors g of this element: what m becomes on the other side of them."""
         index_set = self.sets[name]
-        moved = name in self.permutations or any(base in self.permutations for base in index_set.over)
-        if not moved and name not in self.units.values():
+        still = not {name, *index_set.over} & self.permutations.keys()
+        if still and name not in self.units.values():
             return m
         trailing = 2 if index_set.movable else 3
         m = m if index_set.over else m.unsqueeze(-trailing - 1)

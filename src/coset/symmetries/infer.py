@@ -25,8 +25,7 @@ from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.tape import NONLINEAR
 from coset.symmetries.terms import Cause, freeze
 from coset.symmetries.trace import Trace, another_size, single, touched, trace
-from coset.symmetries.training_mode import EvaluationOnlyError
-from coset.symmetries.verify import CounterexampleError, MatricesError, check, confirmed
+from coset.symmetries.verify import CounterexampleError, EvaluationOnlyError, MatricesError, check, confirmed
 
 logger = logging.getLogger(__name__)
 

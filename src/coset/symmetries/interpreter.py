@@ -9,17 +9,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import Node
+from torch._ops import HigherOrderOperator
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 
 import coset.symmetries.rules  # noqa: F401  (registers every rule)
 from coset.core.errors import SymmetryError
+from coset.symmetries.cat_of_split import cats_of_splits, inner_nodes, transposition
 from coset.symmetries.fibres import Bases, fibres
 from coset.symmetries.fold import foldable
 from coset.symmetries.group import COMPOSITES, Axis, Concat, Fixed, FixedAxis, IndexSet, Interleave, Product, Units
 from coset.symmetries.matrices import find_matrices, phases
 from coset.symmetries.reach import reach
 from coset.symmetries.scaling import Factor, find_scalings, independent
+from coset.symmetries.subgraphs import SUBGRAPH_RULES, SubgraphCall
 from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.tape import NONLINEAR, RULES, Call, NodeValue, NoRuleError, Slices, Tape, Value
 from coset.symmetries.terms import Cause, Origin, Term, Unifier, find, fixed, freeze, leaves, parts, units
@@ -27,6 +30,9 @@ from coset.symmetries.ties import break_ties
 from coset.symmetries.trace import Trace, op_name, shape_of
 
 MOST_RESTARTS = 12
+OF_SHAPE = {
+    f"{name}_like" for name in ("zeros", "ones", "empty", "full", "rand", "randn", "randint")
+} | {f"new_{name}" for name in ("zeros", "ones", "empty", "full")}  # fmt: skip
 
 
 @dataclass
@@ -78,18 +84,49 @@ class _Interpreter:
         self.inference = inference
         self.tape = inference.tape
         self.values = inference.values
+        self.path = ""
+        self.transpositions: dict[Node, Node] = {}
 
     def interpret(self) -> None:
+        self.transpositions = cats_of_splits(self.trace.graph)
+        aside = _of_shapes_alone(self.trace.graph) | inner_nodes(self.transpositions)
         for node in self.trace.graph.nodes:
-            self.tape.unifier.cause = Cause(op_name(node) if node.op == "call_function" else node.op, "")
+            if node in aside:
+                continue
             if node.op == "placeholder":
+                self.tape.unifier.cause = Cause(node.op, "")
                 self.values[node] = self._placeholder(node)
-            elif node.op == "call_function":
-                self.values[node] = self._call(node)
-            elif node.op == "get_attr":
-                self.values[node] = self._fixed(node, "constant")
             elif node.op == "output":
+                self.tape.unifier.cause = Cause(node.op, "")
                 self._outputs(node)
+            else:
+                self._inner(node)
+
+    def _inner(self, node: Node) -> None:
+        self.tape.unifier.cause = Cause(op_name(node) if node.op == "call_function" else node.op, "")
+        if node.op == "call_function":
+            self.values[node] = self._call(node)
+        elif node.op == "get_attr":
+            self.values[node] = self._fixed(node, "constant")
+
+    def _run(self, graph: GraphModule, inputs: Sequence[NodeValue]) -> list[NodeValue]:
+        """What a graph that an op holds returns."""
+        rest = iter(inputs)
+        outer, self.path = self.path, f"{self.path}{self.tape.cause.op}."
+        cause = self.tape.unifier.cause
+        outputs: Any = ()
+        try:
+            for node in graph.graph.nodes:
+                if node.op == "placeholder":
+                    self.values[node] = next(rest)
+                elif node.op == "output":
+                    outputs = node.args[0]
+                else:
+                    self._inner(node)
+        finally:
+            self.path, self.tape.unifier.cause = outer, cause
+        items = outputs if isinstance(outputs, list | tuple) else [outputs]
+        return [self.values.get(item) if isinstance(item, Node) else None for item in items]
 
     def _placeholder(self, node: Node) -> Value | None:
         source = self.trace.sources.get(node.name)
@@ -99,16 +136,21 @@ class _Interpreter:
         if source.kind != "state":
             reason = "model input" if source.kind == "input" else f"constant {source.name}"
             value = Value(tuple(_fixed_term(int(size), source.kind, reason) for size in example.shape))
+            if example.dtype == torch.bool:
+                self.tape.booleans.add(value)
             positions = self.trace.positions(source.name)
             if positions is not None:
                 self.tape.constants[value] = positions
-            return value
+            return self.tape.zero(value.axes) if self.trace.is_zero(source.name) else value
         if node.users:
             self.inference.read.add(source.name)
         if source.name not in self.inference.parameters:
             value = Value(tuple(units(int(size)) for size in example.shape))
             self.inference.parameters[source.name] = value
-            if not (example.is_floating_point() or example.is_complex()):
+            sparse = example.layout is not torch.strided
+            if sparse:
+                self._freeze(value, Cause("", "kept sparse"))
+            if sparse or not (example.is_floating_point() or example.is_complex()):
                 self.tape.map(value, NONLINEAR)
         return self.inference.parameters[source.name]
 
@@ -152,19 +194,27 @@ class _Interpreter:
         op = op_name(node)
         try:
             rule = RULES.get(op)
-            if rule is None:
+            if rule is None and not (isinstance(node.target, HigherOrderOperator) and op in SUBGRAPH_RULES):
                 raise NoRuleError("no rule for this op")
             shapes = [shape_of(item) if isinstance(item, Tensor) else () for item in outputs]
             sizes = [shape for shape in shapes if shape is not None]
             if len(sizes) < len(shapes):
                 raise NoRuleError("its size depends on the data")
+            if rule is None:
+                return self._guard(self._call_with_graphs(node, op, sizes), outputs, False, [])
             first = next(item for item in outputs if isinstance(item, Tensor))
             is_number = first.is_floating_point() or first.is_complex()
             # The same op of another trace has axes of other sizes, to be split elsewhere.
-            name = f"{self.number}:{node.name}"
+            name = f"{self.number}:{self.path}{node.name}"
             readers = [_readers(node, k, isinstance(example, Tensor)) for k in range(len(sizes))]
-            call = Call(op, name, self._bind(node), sizes, is_number, self.tape, self.splits, readers=readers)
-            return self._guard(rule(call), outputs, isinstance(example, Tensor), readers)
+            split = self.transpositions.get(node)
+            arguments = self._bind(node) if split is None else {"self": self._resolve(split.args[0])}
+            call = Call(op, name, arguments, sizes, is_number, self.tape, self.splits, readers=readers)
+            done = rule(call) if split is None else transposition(call, node, split)
+            result = self._guard(done, outputs, isinstance(example, Tensor), readers)
+            if first.dtype == torch.bool:
+                self.tape.booleans.update(_values(result))
+            return result
         except (
             NoRuleError,
             ValueError,
@@ -175,6 +225,11 @@ class _Interpreter:
             ZeroDivisionError,
         ) as error:
             return self._opaque(node, op, error)
+
+    def _call_with_graphs(self, node: Node, op: str, shapes: Sequence[tuple[int, ...]]) -> list[Value]:
+        arguments = [self._resolve(raw) for raw in node.args]
+        plain = Call(op, node.name, {}, list(shapes), True, self.tape, self.splits)
+        return SUBGRAPH_RULES[op](SubgraphCall(arguments, shapes, self.tape, self._run, plain.number))
 
     def _bind(self, node: Node) -> dict[str, Any]:
         """Arguments by schema name, with defaults, tensors replaced by values."""
@@ -192,6 +247,9 @@ class _Interpreter:
 
     def _resolve(self, raw: Any) -> Any:
         if isinstance(raw, Node):
+            graph = _submodule(raw)
+            if graph is not None:
+                return graph
             value = self.values.get(raw)
             return value if value is not None else self._resolve(raw.meta.get("val"))
         if isinstance(raw, list | tuple):
@@ -221,7 +279,9 @@ class _Interpreter:
         """Fix whatever the op touches: always sound."""
         refused = isinstance(error, NoRuleError)
         reason = str(error) if refused else f"rule failed ({type(error).__name__}: {error})"
-        touched = [part for arg in node.all_input_nodes for part in _values(self.values.get(arg))]
+        split = self.transpositions.get(node)
+        inputs = node.all_input_nodes if split is None else split.all_input_nodes
+        touched = [part for arg in inputs for part in _values(self.values.get(arg))]
         free = [part for part in touched if any(not leaf.frozen for term in part.axes for leaf in leaves(term))]
         if free and self.strict:
             raise SymmetryError(f"op {op} at {node.name}: {reason}; without strict=True its axes are fixed")
@@ -252,6 +312,29 @@ def _freeze_unused(inference: Inference) -> None:
 def _leave_aside(tape: Tape, leaf: Term, reason: str) -> None:
     freeze(leaf, Cause("", reason))
     tape.unused.add(leaf)
+
+
+def _of_shapes_alone(graph: Graph) -> set[Node]:
+    """Results of which only shapes are read, as in `ones_like(h[:, :1])`: nothing is done to what they are made of."""
+    nodes: set[Node] = set()
+    for node in reversed(graph.nodes):
+        reads = (user in nodes or _reads_shape(user, node) for user in node.users)
+        if node.op == "call_function" and node.users and all(reads):
+            nodes.add(node)
+    return nodes
+
+
+def _reads_shape(user: Node, node: Node) -> bool:
+    """Whether an op takes the shape of a tensor, and none of its numbers."""
+    alone = user.args[:1] == (node,) and user.all_input_nodes == [node]
+    return user.op == "call_function" and op_name(user) in OF_SHAPE and alone
+
+
+def _submodule(node: Node) -> GraphModule | None:
+    """The graph that a node stands for."""
+    owner = node.graph.owning_module
+    module = getattr(owner, str(node.target), None) if node.op == "get_attr" and owner is not None else None
+    return module if isinstance(module, GraphModule) else None
 
 
 def _readers(node: Node, k: int, single: bool) -> int:

@@ -282,21 +282,20 @@ class _Reading:
             result[address] = None
             if any(form is None for form, _ in present):
                 continue
-            moved = [(form, power) for form, power in present if form is not None and form.role != "equal"]
-            vectors = [form for form, _ in moved if form.role == "vector"]
-            kept = address in remaining
-            if not moved:
+            operands = [(form, power) for form, power in present if form is not None and form.role != "equal"]
+            vectors = [form for form, _ in operands if form.role == "vector"]
+            if not operands:
                 result[address] = EQUAL
-            elif any(power != 1 for _, power in moved):
+            elif any(power != 1 for _, power in operands):
                 self._pin(leaf, step, "a power of each unit")
-            elif len(moved) == len(vectors) == 1:
+            elif len(operands) == len(vectors) == 1:
                 result[address] = vectors[0]
-                if not kept:
+                if address not in remaining:
                     self.mean_taken.add(leaf)
-            elif len(moved) == len(vectors) == 2:
+            elif len(operands) == len(vectors) == 2:
                 self._relate(leaf, vectors[0], vectors[1], apart=True)
                 result[address] = PRODUCTS
-            elif len(moved) == 1:
+            elif len(operands) == 1:
                 result[address] = PRODUCTS
             else:
                 self._pin(leaf, step, "each unit is multiplied by several others")
@@ -331,18 +330,18 @@ class _Reading:
         square = step.law.additive and step.powers[0] == 2
         result: dict[Address, Form | None] = {}
         for address, form in ins[0].items():
-            leaf, kept, joint = address[1], address in remaining, address[0] in step.over
+            leaf, stays, joint = address[1], address in remaining, address[0] in step.over
             result[address] = form
             if form is None or form.role == "equal":
                 continue
-            if linear and not (joint and kept):
-                if form.role == "vector" and not kept:
+            if linear and not (joint and stays):
+                if form.role == "vector" and not stays:
                     self.mean_taken.add(leaf)
             elif form.role == "vector" and step.isotropic and joint:
                 self.one_sided.add(leaf)
                 if step.mixes:
                     self.mean_taken.add(leaf)
-            elif form.role == "vector" and square and kept and not joint:
+            elif form.role == "vector" and square and stays and not joint:
                 self.one_sided.add(leaf)
                 result[address] = PRODUCTS
             else:

@@ -96,10 +96,10 @@ def _rows(block: Block, d: int, over: Sequence[str], lead: int) -> tuple[Tensor,
     bases = [block.base(d, base) for base in over]
     rest = [e for e in range(len(block.labels)) if e not in bases and e != d]
     order = [*range(lead), *[lead + e for e in (*bases, *rest, d)]]
-    moved = block.values.permute(order)
-    shape = list(moved.shape)
+    x = block.values.permute(order)
+    shape = list(x.shape)
     copies = math.prod(shape[lead : lead + len(bases)])
-    x = moved.reshape(*shape[:lead], copies, -1, shape[-1])
+    x = x.reshape(*shape[:lead], copies, -1, shape[-1])
     inverse = [order.index(k) for k in range(len(order))]
     return x, (shape, inverse)
 

@@ -99,6 +99,8 @@ class Action:
         touched = [d for d, axis in enumerate(axes) if names(axis) & self.movers]
         if not touched:
             return tensor
+        if tensor.is_floating_point() and tensor.itemsize == 1:  # which torch 2.7 cannot index
+            return self._gather(axes, tensor.view(torch.uint8), lead).view(tensor.dtype)
         layouts = [self._layout(axis) for axis in axes]
         indices = {d: self._index(d, axes, layouts).to(tensor.device) for d in touched}
         if len(touched) == 1 and not self.batch and indices[touched[0]].numel() == axes[touched[0]].size:
@@ -472,19 +474,28 @@ class Symmetry(Shown):
         if isinstance(x, HasImage):
             return x._image(self, g)
         state = as_state(x)
-        for group in self.matrices:
-            for gain in group.gains if group.name in g.matrices else ():
-                if gain in state and bool((state[gain] != 1).any()):
-                    raise SymmetryError(
-                        f"{group.name!r} turns where the gain {gain!r} is one: take coset.fold(network, sym) first, "
-                        "which moves gains into the weights that read them"
-                    )
+        self.refuse_gains(g, state)
         action = Action(self.axes, self.scalings, self.matrices, g)
         images = {name: action.on(name, tensor) for name, tensor in state.items()}
         if action.batch and all(state[name].dim() == len(self.axes[name]) for name in state.keys() & self.axes.keys()):
             for name in state.keys() - self.axes.keys():
                 images[name] = images[name].expand(*action.batch, *images[name].shape).clone()
         return images
+
+    def refuse_gains(self, g: Element, state: State) -> None:
+        """Raise `SymmetryError` where a gain is not one that the matrices of an element ask for.
+
+        Args:
+            g: The element.
+            state: What it is to act on, or a part of it.
+        """
+        for group in self.matrices:
+            for gain in group.gains if group.name in g.matrices else ():
+                if gain in state and bool((state[gain] != 1).any()):
+                    raise SymmetryError(
+                        f"{group.name!r} turns where the gain {gain!r} is one: take coset.fold(network, sym) first, "
+                        "or `coset fold`, which moves gains into the weights that read them"
+                    )
 
     def verify(
         self,

@@ -198,6 +198,8 @@ class Tape:
         unused: Units of the state that have no factor, as no step reads them, or one that is not known.
         silent: Tensors of the state that have no factor as a whole, as no step reads them, or only in part.
         constants: Index tensors that the model holds -> their entries.
+        booleans: Values whose entries are true or false.
+        tables: Index tensor and number of rows -> the rows that it looks up.
         rankings: Positions told by rank, which equal scores may leave open.
         padded: Looked-up rows of which one may be zero.
         conditional: Units that are interchangeable where the scores that rank them differ.
@@ -213,6 +215,8 @@ class Tape:
     unused: set[Term] = field(default_factory=set)
     silent: set[Value] = field(default_factory=set)
     constants: dict[Value, list[int]] = field(default_factory=dict)
+    booleans: set[Value] = field(default_factory=set)
+    tables: dict[tuple[Value, int], Term] = field(default_factory=dict)
     rankings: list[Ranking] = field(default_factory=list)
     padded: set[Value] = field(default_factory=set)
     conditional: set[Term] = field(default_factory=set)
@@ -404,6 +408,10 @@ class Tape:
             powers: Of the operands of a product.
         """
         rank = max(len(value.axes) for value in values)
+        if kind == "add":
+            # Zero has any factor, a different one for each unit as well.
+            whole = next(value for value in values if len(value.axes) == rank)
+            values = [self.zero(whole.axes) if value in self.zeros and not value.axes else value for value in values]
         ins = [(value, list(range(rank - len(value.axes), rank))) for value in values]
         fresh: dict[Letter, Term] = {letter: units(1) for letter in range(rank)}
         operands = [operand(value, letters) for value, letters in ins]

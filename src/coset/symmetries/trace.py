@@ -26,9 +26,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coset.core.errors import SymmetryError
 from coset.core.functional import evaluation_mode, functional_call, named_tensors, tied_names
+from coset.core.state import State
 from coset.symmetries.examples import Example, resizings, tensors_in
 
+logger = logging.getLogger(__name__)
+
 LONGEST_LIST = 64
+Trains = Callable[[nn.Module], bool]
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,12 @@ class Trace:
         if not isinstance(x, Tensor) or x.dtype != torch.int64 or x.dim() != 1 or x.is_meta:
             return None
         return [int(entry) for entry in x] if 0 < len(x) <= LONGEST_LIST else None
+
+    def is_zero(self, name: str) -> bool:
+        """Whether it is one number, zero, that the code of the model says, as `torch.tensor(0.0)` does."""
+        x = self.program.constants.get(name)
+        said = name in self.program.graph_signature.lifted_tensor_constants
+        return said and isinstance(x, Tensor) and x.dim() == 0 and not x.is_meta and bool(x == 0)
 
     def inputs(self, state: Mapping[str, Tensor]) -> list[Any]:
         """What the graph's placeholders stand for, with the tensors of ``state`` in place of the model's."""
@@ -152,6 +162,39 @@ def mode(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 WITHOUT_TRAINING = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
+
+
+def is_running_norm(module: nn.Module) -> bool:
+    """Whether a module keeps statistics, which are measured again by `coset.recompute_norms`."""
+    return isinstance(module, nn.modules.batchnorm._NormBase) and module.running_mean is not None
+
+
+def ways_to_train(model: nn.Module) -> Sequence[Trains]:
+    """Which modules are in training mode: those that keep statistics alone, and all."""
+    alone = [is_running_norm] if any(map(is_running_norm, model.modules())) else []
+    return [*alone, lambda module: True]
+
+
+@contextlib.contextmanager
+def training(model: nn.Module, trains: Trains) -> Iterator[None]:
+    """The model as in evaluation, but for the modules that train, of which batch norms read the batch's statistics."""
+    with mode(model, False):
+        for module in model.modules():
+            module.training = trains(module)
+        yield
+
+
+def trainable_call(run: Callable[[State, Example], list[Tensor]], state: State, example: Example) -> Example | None:
+    """The example, or one of another size, that the model takes in training: batch norms refuse a batch of one."""
+    for call in (example, *(resizing.of(example) for resizing in resizings(example, thorough=False))):
+        try:
+            with Guarded():
+                run(state, call)
+        except Exception as error:  # whatever a model raises that wants targets, a GPU or another batch
+            logger.debug("the model does not take the call in training mode: %s", error)
+        else:
+            return call
+    return None
 
 
 @contextlib.contextmanager
@@ -253,13 +296,20 @@ def touched(model: nn.Module, example: Example) -> set[str] | None:
 class Guarded(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Refuses numbers that an op would follow beyond its memory, as made-up calls may hold."""
 
+    supports_higher_order_operators = True
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """`torch.cond` and loops are compiled as they are called, and this mode is no part of what they compute."""
+        return True
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func.overloadpacket in _BAGS:
+        if getattr(func, "overloadpacket", None) in _BAGS:
             bound = dict(
                 zip((argument.name for argument in func._schema.arguments), args, strict=False), **kwargs or {}
             )

@@ -19,21 +19,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
 from coset.core import state as states
 from coset.core.errors import CosetError, SymmetryError
 from coset.core.show import Shown, Table
-from coset.symmetries.comparison import NOISE, TOLERANCE, any_finite, difference, generic, numbers
+from coset.symmetries.comparison import NOISE, TOLERANCE, any_finite, difference, generic, numbers, sizes
 from coset.symmetries.examples import Example, Variant, counts, other_values, variants
 from coset.symmetries.fold import fold
 from coset.symmetries.group import Element, MatrixGroup, Scaling
-from coset.symmetries.trace import Guarded, mode
-from coset.symmetries.training_mode import EvaluationOnlyError, Trains, trainable_call, training, ways_to_train
+from coset.symmetries.trace import Guarded, Trains, mode, quiet, trainable_call, training, ways_to_train
 
 if TYPE_CHECKING:
     from coset.symmetries.symmetry import Symmetry
 
 logger = logging.getLogger(__name__)
+
 
 # A wrong permutation, and another input, must move the output this many times more than a right one.
 CONTRAST = 30.0
@@ -153,6 +154,14 @@ class MatricesError(SymmetryError):
         self.matrices = matrices
 
 
+class EvaluationOnlyError(SymmetryError):
+    """Factors that hold in evaluation change the function in training mode."""
+
+    def __init__(self, message: str, scalings: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.scalings = scalings
+
+
 def check(
     sym: Symmetry,
     model: nn.Module,
@@ -197,6 +206,11 @@ def check(
             states.check(states.of(model), where="the model")
             raise SymmetryError("the model's output is not finite, so its symmetry cannot be verified")
         failed = [report for report in reports if report.failed]
+        rounding = runner.coarsest() if failed else None
+        if rounding is not None:
+            runner = _Runner(sym, runner.model, runner.example, seed, rounding)
+            reports = runner.reports(trials)
+            failed = [report for report in reports if report.failed]
         if failed:
             runner.refuse_matrices(failed[0])
             special = failed[0].weights == "given" and any(not r.failed and r.conclusive for r in reports)
@@ -221,7 +235,7 @@ def _refuse_evaluation_only(runner: _Runner, weights: str) -> None:
     broken = runner.broken_in_training(weights)
     if broken and runner.dtype != torch.float64:
         try:
-            exact = _Runner(runner.claimed, *_in_float64(runner.model, runner.example), runner.seed)
+            exact = runner.in_float64()
             broken = exact.broken_in_training(weights)
         except (RuntimeError, TypeError, CosetError) as error:
             logger.info("float64 cannot decide: %s", error)
@@ -239,14 +253,14 @@ def _other_calls(runner: _Runner, weights: str, others: Iterable[Variant]) -> in
     for variant in [*others, *runner.variants()]:
         change = runner.change(weights, variant)
         calls += change is not None
-        if change is not None and change > TOLERANCE[runner.dtype]:
+        if change is not None and change > TOLERANCE[runner.precision]:
             judge = runner
             if runner.dtype != torch.float64:
                 try:
-                    judge = _Runner(runner.claimed, *_in_float64(runner.model, runner.example), runner.seed)
+                    judge = runner.in_float64()
                 except (RuntimeError, TypeError, CosetError) as error:
                     logger.info("float64 cannot decide: %s", error)
-                if (judge.change(weights, variant) or 0.0) <= TOLERANCE[judge.dtype]:
+                if (judge.change(weights, variant) or 0.0) <= TOLERANCE[judge.precision]:
                     continue
             raise judge.counterexample(weights, variant, change)
     return calls
@@ -281,7 +295,7 @@ def confirmed(sym: Symmetry, model: nn.Module, example: Example, names: Iterable
         runner = _Runner(sym, model, example, seed=0)
         state = generic(runner.own, runner.generator)
         changes = runner.turning_changes(state, runner.run(state), names)
-    return {name for name, change in changes.items() if change <= TOLERANCE[runner.dtype]}
+    return {name for name, change in changes.items() if change <= TOLERANCE[runner.precision]}
 
 
 def in_evaluation(sym: Symmetry) -> Symmetry:
@@ -289,20 +303,50 @@ def in_evaluation(sym: Symmetry) -> Symmetry:
     return replace(sym, scalings=tuple(replace(scaling, evaluation_only=False) for scaling in sym.scalings))
 
 
+class _Precisions(Guarded):  # type: ignore[no-untyped-call]
+    """Notes in which precisions ops compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dtypes: set[torch.dtype] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        self.dtypes |= {x.dtype for x in pytree.tree_leaves(result) if isinstance(x, Tensor) and x.dtype in TOLERANCE}
+        return result
+
+
 class _Runner:
     """Runs one model in one precision on several states."""
 
-    def __init__(self, sym: Symmetry, model: nn.Module, example: Example, seed: int) -> None:
+    def __init__(
+        self, sym: Symmetry, model: nn.Module, example: Example, seed: int, rounding: torch.dtype | None = None
+    ) -> None:
         self.claimed = sym
         self.sym = in_evaluation(sym)
         self.model = model
         self.example = example
         self.dtype = _dtype(model)
+        self.precision = rounding or self.dtype
         self.seed = seed
         self.generator = torch.Generator().manual_seed(seed)
         self.own = states.of(model)
         self.size = sum(x.numel() for x in self.own.values())
         self.run(self.own)
+
+    def in_float64(self) -> _Runner:
+        """The same checks in float64, up to the rounding that the model asks for itself."""
+        rounding = None if self.precision == self.dtype else self.precision
+        return _Runner(self.claimed, *_in_float64(self.model, self.example), self.seed, rounding)
+
+    def coarsest(self) -> torch.dtype | None:
+        """The coarsest precision that the model computes in, if it asks for one that its parameters are not in."""
+        with _Precisions() as precisions:
+            self.run(self.own)
+        coarsest = max(precisions.dtypes, key=TOLERANCE.__getitem__, default=self.dtype)
+        return coarsest if TOLERANCE[coarsest] > max(TOLERANCE[self.dtype], TOLERANCE[torch.float32]) else None
 
     def run(self, state: Mapping[str, Tensor], example: Example | None = None) -> list[Tensor]:
         # Models that draw random numbers in evaluation mode must draw the same ones each time.
@@ -343,7 +387,8 @@ class _Runner:
 
     def _takes(self, variant: Variant) -> bool:
         try:
-            with Guarded():
+            # torch logs what it cannot compile, such as the bodies of loops at sizes that do not fit.
+            with Guarded(), quiet():
                 self._run_other(self.own, variant)
         except Exception as error:  # whatever a model raises for inputs that are not its own
             logger.debug("the model does not take %s: %s", variant.what, error)
@@ -365,8 +410,18 @@ class _Runner:
         if variant.kind == "value" and self.sym.conditional:
             # Values that are made up have equal scores, at which these groups do not hold.
             elements = [self._unconditional(element) for element in elements]
-        images = (self.moved(element, state) for element in elements)
-        return max(difference(self._run_other(image, variant), base) for image in images)
+        images = (self.image(element, state) for element in elements)
+        least = self._least(state, base)
+        return max(difference(self._run_other(image, variant), base, least) for image in images)
+
+    def _least(self, state: Mapping[str, Tensor], base: list[Tensor]) -> list[float] | None:
+        """Sizes of outputs below which their changes are rounding of what the example gives.
+
+        Where equal rows are subtracted, say, all that another call gives may be rounding.
+        """
+        usual = sizes(self.run(state))
+        share = NOISE[self.precision] / TOLERANCE[self.precision]
+        return [share * size for size in usual] if len(usual) == len(base) else None
 
     def broken_in_training(self, weights: str) -> dict[str, float]:
         """The scalings said to hold in both modes that change the output in training -> by how much."""
@@ -383,16 +438,16 @@ class _Runner:
 
             call = trainable_call(run, state, self.example)
             base = run(state, call) if call is not None else []
-            if call is None or not base or difference(run(state, call), base) > NOISE[self.dtype]:
+            if call is None or not base or difference(run(state, call), base) > NOISE[self.precision]:
                 continue
             element = self.claimed.random(self.generator, scalings=True)
             factors = self.claimed.element(scales=element.scales)
-            if difference(run(self.sym.act(factors, state), call), base) <= TOLERANCE[self.dtype]:
+            if difference(run(self.sym.act(factors, state), call), base) <= TOLERANCE[self.precision]:
                 continue
             for scaling in claimed:
                 image = self.sym.act(self._factors(scaling), state)
                 change = difference(run(image, call), base)
-                if change > TOLERANCE[self.dtype]:
+                if change > TOLERANCE[self.precision]:
                     broken[scaling.name] = max(change, broken.get(scaling.name, 0.0))
         return broken
 
@@ -403,9 +458,11 @@ class _Runner:
         """The groups and scalings that break the function in this call."""
         state = self._weights(weights)
         base = self._run_other(state, variant)
+        least = self._least(state, base)
 
         def breaks(element: Element) -> bool:
-            return difference(self._run_other(self.sym.act(element, state), variant), base) > TOLERANCE[self.dtype]
+            image = self._run_other(self.sym.act(element, state), variant)
+            return difference(image, base, least) > TOLERANCE[self.precision]
 
         groups = tuple(group.name for group in self.sym.groups if breaks(self._only({group.name})))
         scalings = tuple(s.name for s in self.sym.scalings if s.exact and breaks(self._factors(s)))
@@ -420,7 +477,7 @@ class _Runner:
             matrices,
         )
 
-    def moved(self, element: Element, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def image(self, element: Element, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The image of a network, with gains of one where matrices ask for these."""
         if any(group.gains and group.name in element.matrices for group in self.sym.matrices):
             state = fold(state, self.sym)
@@ -451,17 +508,17 @@ class _Runner:
         self, state: Mapping[str, Tensor], base: list[Tensor], names: Iterable[str]
     ) -> dict[str, float]:
         """How much the output changes by matrices of each group alone."""
-        return {name: difference(self.run(self.moved(self._turn(name), state)), base) for name in names}
+        return {name: difference(self.run(self.image(self._turn(name), state)), base) for name in names}
 
     def refuse_matrices(self, report: Verification) -> None:
         """Raise `MatricesError` if it is matrices that change the function, and nothing else."""
         state = self.own if report.weights == "given" else generic(self.own, self.generator)
         base = self.run(state)
         plain = self.sym.random(self.generator, scalings=True)
-        if difference(self.run(self.sym.act(plain, state)), base) > TOLERANCE[self.dtype]:
+        if difference(self.run(self.sym.act(plain, state)), base) > TOLERANCE[self.precision]:
             return
         changes = self.turning_changes(state, base, [group.name for group in self.sym.matrices])
-        broken = {name: change for name, change in changes.items() if change > TOLERANCE[self.dtype]}
+        broken = {name: change for name, change in changes.items() if change > TOLERANCE[self.precision]}
         if broken:
             listing = ", ".join(f"{name!r} (by {change:.1e})" for name, change in broken.items())
             raise MatricesError(
@@ -474,7 +531,7 @@ class _Runner:
         generator = torch.Generator().manual_seed(self.seed + 1)
 
         def change(x: Any) -> Any:
-            if not isinstance(x, Tensor) or x.numel() < 2 or x.dtype == torch.bool:
+            if not isinstance(x, Tensor) or x.numel() < 2 or x.dtype == torch.bool or x.layout is not torch.strided:
                 return x
             if not x.is_floating_point() and counts(x):
                 return x
@@ -514,7 +571,7 @@ class _Runner:
         """Groups whose units could be moved wrongly without being seen; as many as a few seconds allow."""
         state = self.own if report.weights == "given" else generic(self.own, self.generator)
         base = self.run(state)
-        floor = CONTRAST * max(report.deviation, NOISE[self.dtype])
+        floor = CONTRAST * max(report.deviation, NOISE[self.precision])
         element = self.sym.cycles(self.generator)
         start = time.perf_counter()
         weak = []
@@ -542,15 +599,15 @@ class _Runner:
             element = self.sym.cycles(self.generator) if trial == 0 else self.sym.random(self.generator, scalings=True)
             worst = max(worst, difference(self.run(self.sym.act(element, state)), base))
         for element in self._turns(self.generator):
-            worst = max(worst, difference(self.run(self.moved(element, state)), base))
+            worst = max(worst, difference(self.run(self.image(element, state)), base))
         control = difference(self.run(self._wrong(state)), base)
         apart = self._turned_apart(state)
         if apart is not None:
             control = min(control, difference(self.run(apart), base)) if control else difference(self.run(apart), base)
-        floor = CONTRAST * max(worst, NOISE[self.dtype])
+        floor = CONTRAST * max(worst, NOISE[self.precision])
         sensitivity = self._sensitivity(state, base, floor)
         conclusive = math.isfinite(worst) and control > floor and sensitivity > floor
-        return Verification(worst, control, sensitivity, conclusive, _name(self.dtype), weights, trials)
+        return Verification(worst, control, sensitivity, conclusive, _name(self.precision), weights, trials)
 
     def _turned_apart(self, state: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         """A wrong rotation: of each group one axis is multiplied by a matrix of its own; None if none has two axes."""
@@ -594,7 +651,7 @@ class _Runner:
         for group in self.sym.groups:
             image = self.sym.act(self._only({group.name}), state)
             effects.append((difference(self.run(image), base), group.name))
-        guilty = [(d, name) for d, name in sorted(effects, reverse=True) if d > TOLERANCE[self.dtype]][:BLAMED]
+        guilty = [(d, name) for d, name in sorted(effects, reverse=True) if d > TOLERANCE[self.precision]][:BLAMED]
         worst = f"the model's output changes by {report.deviation:.1e}"
         if not guilty:
             scaled = self._guilty_scaling(state, base)
@@ -610,7 +667,7 @@ class _Runner:
         for scaling in self.sym.scalings:
             if scaling.exact:
                 change = difference(self.run(self.sym.act(self._factors(scaling), state)), base)
-                if change > TOLERANCE[self.dtype]:
+                if change > TOLERANCE[self.precision]:
                     listing = ", ".join(f"{m.tensor} axis {m.axis}" for m in scaling.members[:4])
                     return f"under the factors {scaling.name!r} (by {change:.1e}; {listing})"
         return ""

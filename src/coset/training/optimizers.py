@@ -1,4 +1,4 @@
-"""Optimizers, schedules, and the settings that choose them."""
+"""Optimizers, schedules, the settings that choose them, and checks of settings, before any work is done."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from numbers import Integral
+from typing import ClassVar, Literal, get_args, get_type_hints
 
 import torch
 from torch import Tensor
 
-from coset.core.checks import check_choices, check_positive
 from coset.core.errors import CosetError
 from coset.core.show import ShownSettings
 from coset.training.network import TrainingProblem
@@ -263,3 +263,22 @@ def check_decay(settings: Descent, decay: float) -> None:
     """Refuse a weight decay that is none."""
     if not 0 <= decay < math.inf:
         raise CosetError(f"{type(settings).__name__}: weight_decay must be finite and not negative, not {decay!r}.")
+
+
+def check_choices(settings: object) -> None:
+    """Refuse a word that is none of those its field allows, and a fraction where that is a whole number."""
+    for name, hint in get_type_hints(type(settings)).items():
+        value = getattr(settings, name)
+        if hint is int and not isinstance(value, Integral):
+            raise CosetError(f"{type(settings).__name__}: {name} must be a whole number, not {value!r}.")
+        choices = get_args(hint)
+        if choices and isinstance(choices[0], str) and value not in choices:
+            raise CosetError(f"{type(settings).__name__}: {name} must be {' or '.join(choices)}, not {value!r}.")
+
+
+def check_positive(settings: object, *names: str) -> None:
+    """Refuse a number that is not positive and finite; None is no number."""
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not 0 < value < math.inf:
+            raise CosetError(f"{type(settings).__name__}: {name} must be positive and finite, not {value!r}.")

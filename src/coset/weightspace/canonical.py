@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor, nn
 
 from coset.alignment.align import align, align_many, as_method
@@ -13,9 +14,9 @@ from coset.core.names import plural
 from coset.core.show import Shown, Table
 from coset.core.state import State, StateLike, check, leading_shape, refuse_names, refuse_unequal_ties
 from coset.data import Data
-from coset.symmetries.group import Element
+from coset.symmetries.group import Element, Fixed
 from coset.symmetries.symmetry import Symmetry
-from coset.weightspace.canonical_scales import refuse_unreal, signs, unit_norms
+from coset.weightspace.canonical_scales import refuse_whole_numbers, signs, unit_norms
 from coset.weightspace.sort_units import sort_units
 
 
@@ -75,7 +76,7 @@ def canonicalize(
         The representative, and the element that leads to it.
 
     Raises:
-        StateError: names or shapes are not those of the symmetry, or weights are not real.
+        StateError: names or shapes are not those of the symmetry, or weights are whole numbers.
 
     Example:
         >>> image = sym.act(sym.random(scalings=True), a)
@@ -88,7 +89,7 @@ def canonicalize(
     many = _population(tensors, sym)
     scaled = canonical_units(tensors, sym)
     if reference is None:
-        order = sort_units(scaled.state, sym)
+        order = sort_units(*in_real_numbers(scaled.state, sym))
     else:
         like = check(reference, where="the reference")
         if _population(like, sym):
@@ -104,10 +105,18 @@ def canonicalize(
 
 def canonical_units(state: State, sym: Symmetry) -> Canonical:
     """Canonical factors and signs, with units in the order that they have."""
-    factors = unit_norms(state, sym)
+    factors = unit_norms(*in_real_numbers(state, sym))
     positive = sym.act(factors, state)
-    flips = signs(positive, sym)
+    flips = signs(*in_real_numbers(positive, sym))
     return Canonical(sym.act(flips, positive), flips @ factors)
+
+
+def in_real_numbers(state: State, sym: Symmetry) -> tuple[dict[str, Tensor], Symmetry]:
+    """Complex weights as pairs of real ones, on a last axis of fixed order: factors and signs are real."""
+    pairs = {name for name in sym.axes if name in state and state[name].is_complex()}
+    axes = {name: (*row, Fixed(2)) if name in pairs else row for name, row in sym.axes.items()}
+    tensors = {name: torch.view_as_real(x.resolve_conj()) if name in pairs else x for name, x in state.items()}
+    return tensors, replace(sym, axes=axes)
 
 
 def _population(state: State, sym: Symmetry) -> bool:
@@ -119,6 +128,6 @@ def _population(state: State, sym: Symmetry) -> bool:
         raise StateError("A canonical form is that of some networks, and this population is empty.")
     for name in shapes:
         if name not in sym.buffers:
-            refuse_unreal(name, state[name])
+            refuse_whole_numbers(name, state[name])
     refuse_unequal_ties(state, sym.tied)
     return bool(lead)

@@ -476,9 +476,7 @@ class _Pass:
         return factor
 
 
-def refuse_unreal(name: str, x: Tensor) -> None:
+def refuse_whole_numbers(name: str, x: Tensor) -> None:
     """Refuse what has no norm to be divided by."""
-    if x.is_complex():
-        raise StateError(f"Tensor '{name}' is {x.dtype}, and canonical forms are those of real weights.")
-    if not x.is_floating_point():
+    if not x.is_floating_point() and not x.is_complex():
         raise StateError(f"Tensor '{name}' holds whole numbers, which have no norm to be divided by: give weights.")

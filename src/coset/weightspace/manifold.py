@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from coset.core.errors import CosetError
+from coset.core.errors import CosetError, StateError
 from coset.core.show import Shown, Table
 from coset.core.state import StateLike, as_state, refuse_names
 from coset.symmetries.symmetry import Symmetry
 from coset.weightspace import sphere
 from coset.weightspace.canonical_chart import Chart, Directions, canonical_chart
 from coset.weightspace.canonical_order import in_the_order_of
-from coset.weightspace.canonical_scales import refuse_unreal, scale_conditions, scaled_weights
+from coset.weightspace.canonical_scales import refuse_whole_numbers, scale_conditions, scaled_weights
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -339,7 +339,9 @@ def manifold(sym: Symmetry, like: StateLike | None = None, *, polar: bool = Fals
         tensors = as_state(like)
         refuse_names(sym.missing(tensors), [], "the state")
         for name in [name for name in sym.axes if name in tensors and name not in sym.buffers]:
-            refuse_unreal(name, tensors[name])
+            if tensors[name].is_complex():
+                raise StateError(f"Tensor '{name}' is {tensors[name].dtype}, and coordinates are real numbers.")
+            refuse_whole_numbers(name, tensors[name])
         names = [name for name, x in tensors.items() if x.is_floating_point()]
     exponents: dict[str, float] = {}
     for slot in scaled_weights(sym, "scaling", names):

@@ -26,14 +26,14 @@ class FusedAttention(nn.Module):
 
 
 class ViTBlock(nn.Module):
-    """`x + attention(norm(x))`, then `x + W_2 gelu(W_1 norm(x))` with `4 dim` hidden units; `[N, T, dim]`."""
+    """`x + attention(norm(x))`, then `x + W_2 gelu(W_1 norm(x))`; `[N, T, dim]`."""
 
-    def __init__(self, dim: int, heads: int) -> None:
+    def __init__(self, dim: int, heads: int, hidden: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(dim)
         self.attention = FusedAttention(dim, heads)
         self.norm2 = nn.LayerNorm(dim)
-        self.mlp = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+        self.mlp = nn.Sequential(nn.Linear(dim, hidden), nn.GELU(), nn.Linear(hidden, dim))
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norm1(x))
@@ -56,6 +56,7 @@ class ViT(nn.Module):
         in_channels: of the images.
         classes: how many.
         pool: what the logits are read from, a class token ("cls") or the mean of all tokens ("mean").
+        hidden: units of each MLP; None is four times `dim`.
 
     Raises:
         ModelError: a number is not positive, does not divide, or there is no such pool.
@@ -75,10 +76,12 @@ class ViT(nn.Module):
         in_channels: int = 3,
         classes: int = 10,
         pool: str = "cls",
+        hidden: int | None = None,
     ) -> None:
         super().__init__()
+        hidden = 4 * dim if hidden is None else hidden
         require_positive("ViT", dim=dim, depth=depth, heads=heads, patch=patch, image_size=image_size)
-        require_positive("ViT", in_channels=in_channels, classes=classes)
+        require_positive("ViT", in_channels=in_channels, classes=classes, hidden=hidden)
         require_multiple("ViT", "dim", dim, "heads", heads)
         require_multiple("ViT", "image_size", image_size, "patch", patch)
         require_choice("ViT", "pool", pool, ("cls", "mean"))
@@ -87,7 +90,7 @@ class ViT(nn.Module):
         self.cls = nn.Parameter(torch.empty(1, 1, dim)) if pool == "cls" else None
         tokens = (image_size // patch) ** 2 + (pool == "cls")
         self.positions = nn.Parameter(torch.empty(1, tokens, dim))
-        self.blocks = nn.Sequential(*(ViTBlock(dim, heads) for _ in range(depth)))
+        self.blocks = nn.Sequential(*(ViTBlock(dim, heads, hidden) for _ in range(depth)))
         self.norm = nn.LayerNorm(dim)
         self.head = nn.Linear(dim, classes)
         self.reset_parameters()

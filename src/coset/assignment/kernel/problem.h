@@ -1,4 +1,4 @@
-// The C interface: a table of problems, solved over threads. `native.py` holds the same layout as a numpy dtype.
+// The C interface: a table of problems, solved over threads. `lap.py` holds the same layout as a numpy dtype.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-"""`coset apply`: replay the permutations that `coset align` wrote, on any checkpoint of the same layout."""
+"""`coset apply`: replay the element that `coset align` wrote, on any checkpoint of the same layout."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 def apply(
     element: Annotated[Path, typer.Argument(help="The .element.safetensors that `coset align` wrote.")],
     checkpoint: CheckpointArgument,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The permuted checkpoint: .safetensors, or a folder.")],
-    inverse: Annotated[bool, typer.Option("--inverse", help="Undo the permutation instead.")] = False,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The moved checkpoint: .safetensors, or a folder.")],
+    inverse: Annotated[bool, typer.Option("--inverse", help="Undo the element instead.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Replay an alignment on another checkpoint of the same layout, without a model.
@@ -32,18 +32,19 @@ def apply(
 
     files.check_output_checkpoint("--output", output, checkpoint, [element])
     source = files.open_checkpoint(checkpoint)
-    sym, permutation = load_element(element)
+    sym, change = load_element(element)
     if inverse:
-        permutation = permutation.inverse()
+        change = change.inverse()
     with open_display(quiet=json) as display:
         display.stage(f"checking {checkpoint}")
         files.check_fits(source, sym, checkpoint, "carried over as they are")
+        sym.refuse_gains(change, source)
 
-        def permuted(name: str) -> Tensor:
-            return sym.act(permutation, {name: source[name]})[name]
+        def image(name: str) -> Tensor:
+            return sym.act(change, {name: source[name]})[name]
 
         display.stage(f"writing {output}")
-        files.write(source, output, permuted, {})
+        files.write(source, output, image, {})
     if json:
         console.print_json({"output": str(output), "tensors": len(source), "groups": len(sym.groups)})
     else:

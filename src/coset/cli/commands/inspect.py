@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from coset.symmetries.group import FixedAxis, Group, Scaling
+    from coset.symmetries.group import FixedAxis, Group, MatrixGroup, Scaling
     from coset.symmetries.symmetry import Symmetry
 
 ROWS = 30
@@ -91,13 +91,15 @@ def _show(name: str, sym: Symmetry, out: Console) -> None:
     """Print tables of groups, scalings and what is fixed, and the verification."""
     from coset.symmetries.serialization import moved_tensors, scalar_tensors
 
-    for table in (_groups(sym.groups), _scalings(sym.scalings), _fixed(sym.fixed)):
+    turning = (_matrices("Matrices", sym.matrices), _matrices("Matrices that gains forbid", sym.blocked))
+    for table in (_groups(sym.groups), _scalings(sym.scalings), *turning, _fixed(sym.fixed)):
         if table is not None:
             out.print(table)
             out.print()
     scalars = len(scalar_tensors(sym))
     aside = f" ({scalars} more hold one number)" if scalars else ""
-    out.print(f"{name}: {plural(len(sym.groups), 'group')}, 10^{sym.log_order / math.log(10):,.1f} permutations")
+    order = f"{plural(len(sym.groups), 'group')}, 10^{sym.log_order / math.log(10):,.1f} permutations"
+    out.print(f"{name}: {order}, {sym.dimension:,} continuous dimensions")
     out.print(f"tensors moved: {len(moved_tensors(sym))} of {len(sym.axes) - scalars}{aside}")
     out.print(_verified(sym), soft_wrap=True)
     out.print("seconds: " + ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in sym.seconds.items()))
@@ -116,6 +118,12 @@ def _scalings(scalings: Sequence[Scaling]) -> Table | None:
 
     columns = ("kind", "of the units", "count", "units", "exact")
     return _table("Scalings: a free factor or sign for each unit", columns, scaling_rows(scalings))
+
+
+def _matrices(title: str, matrices: Sequence[MatrixGroup]) -> Table | None:
+    from coset.symmetries.show import matrix_rows
+
+    return _table(title, ("of the units", "count", "units", "each is"), matrix_rows(matrices))
 
 
 def _fixed(fixed: Sequence[FixedAxis]) -> Table | None:

@@ -242,10 +242,10 @@ def stack(call: Call) -> Result:
     return Slices(axis, tuple(parts))
 
 
-@rule(["flip", "roll", "fliplr", "flipud"])
+@rule(["flip", "roll", "fliplr", "flipud", "fft_fftshift", "fft_ifftshift"])
 def flip(call: Call) -> Result:
     value = call.whole("self")
-    for axis in call.axes("dims", len(value.axes)):
+    for axis in call.axes("dim" if call.has("dim") else "dims", len(value.axes)):
         value = reordered(call, value, axis, value.axes[axis].size, "its order is reversed or rolled")
     return value
 

@@ -90,7 +90,6 @@ JOINT = (
     "lerp",
     "logaddexp2",
     "arctan2",
-    "heaviside",
     "igamma",
     "igammac",
     "ldexp",
@@ -297,6 +296,19 @@ def compare(call: Call) -> Result:
         law = law if other == 0 else NONLINEAR
         return spread(call, values, lambda row: call.tape.map(row[0], law))
     return spread(call, values, lambda row: call.tape.map(call.tape.broadcast("add", row), law))
+
+
+@rule("heaviside")
+def heaviside(call: Call) -> Result:
+    """0 below zero, 1 above, and at zero what the values say."""
+    values = [call.raw("self"), call.raw("values")]
+
+    def act(row: list[Value]) -> Value:
+        return call.tape.broadcast(
+            "multiply", [call.tape.map(row[0], THRESHOLD), call.tape.map(row[1], NONLINEAR)], [1.0, 1.0]
+        )
+
+    return spread(call, values, act)
 
 
 @rule([*COMPARISONS, *JOINT])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from coset.symmetries.rules.cat_and_split import reordered
 from coset.symmetries.tape import LINEAR, Call, Letter, Result, rule
 from coset.symmetries.terms import Term
 
@@ -26,14 +25,6 @@ def transform(call: Call) -> Result:
         fresh["wave", axis] = call.tape.fixed(call.shape[axis], WAVES)
     out: list[Letter] = [("wave", d) if d in axes else d for d in letters]
     return call.tape.map(value, LINEAR, letters=letters, out=out, over=axes, fresh=fresh, mixes=True)
-
-
-@rule(["fft_fftshift", "fft_ifftshift"])
-def shift(call: Call) -> Result:
-    value = call.whole("self")
-    for axis in call.axes("dim", len(value.axes)):
-        value = reordered(call, value, axis, value.axes[axis].size, "its order is reversed or rolled")
-    return value
 
 
 @rule(["stft", "istft"])

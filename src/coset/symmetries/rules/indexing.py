@@ -31,6 +31,9 @@ def look_up(call: Call, term: Term, index: Value) -> None:
         call.tape.fix(term, LOOKED_UP)
         if index.content is not None:
             call.tape.fix(index.content, LOOKED_UP)
+        else:
+            # Tables that are looked up by one number hold the same things, such as the layers of an expert.
+            call.tape.unify(call.tape.tables.setdefault((index, find(term).size), term), term)
 
 
 def no_scale(call: Call, index: Value) -> Value:
@@ -180,6 +183,8 @@ def index_write(call: Call) -> Result:
     base = call.tensor("self")
     if call.op in ("index_put", "_unsafe_index_put"):
         indices = list(call.arguments["indices"])
+        if len(indices) == 1 and indices[0] in call.tape.booleans:
+            return masked_write(call, base, call.as_value(indices[0]), call.tensor("values"))
         if len(indices) != 1 or indices[0] is None or call.tensor("values").shape[1:] != base.shape[1:]:
             raise NoRuleError("written by several indices")
         axis, index_, source = 0, call.as_value(indices[0]), call.tensor("values")
@@ -197,6 +202,19 @@ def index_write(call: Call) -> Result:
     fresh: dict[Letter, Term] = {letter: base.axes[d] for d, letter in enumerate(letters)}
     ins: list[tuple[Value, list[Letter]]] = [(flat, letters), (written, entries), (no_scale(call, index_), ["entry"])]
     return call.tape.multiply(ins, letters, fresh=fresh)
+
+
+def masked_write(call: Call, base: Value, mask: Value, number: Value) -> Value:
+    """h[mask] = number: a mask over the first axes, or all of them."""
+    if call.get("accumulate", False) or number.shape not in ((), (1,)):
+        raise NoRuleError("the entries of a mask are written one by one")
+    letters: list[Letter] = list(range(len(base.axes)))
+    flat = call.tape.map(mask, NONLINEAR)
+    operands: list[tuple[Value, list[Letter]]] = [(base, letters)]
+    if number not in call.tape.vanishing:
+        one: list[Letter] = ["one"] if number.axes else []
+        operands = [(call.tape.map(base, NONLINEAR), letters), (call.tape.map(number, NONLINEAR), one)]
+    return call.tape.multiply([*operands, (flat, letters[: len(mask.axes)])], letters)
 
 
 @rule("embedding_bag")

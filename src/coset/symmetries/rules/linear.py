@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from coset.symmetries.rules.indexing import look_up, no_scale
 from coset.symmetries.rules.linalg import identity
 from coset.symmetries.rules.reshape import reshape_to
-from coset.symmetries.tape import NONLINEAR, NORMALISING, Call, Letter, NoRuleError, Result, Value, rule
+from coset.symmetries.tape import NONLINEAR, NORMALISING, Call, Letter, Lookup, NoRuleError, Result, Value, rule
 
 
 @rule("linear")
@@ -45,6 +46,21 @@ def addmm(call: Call) -> Result:
         raise NoRuleError("batch is summed")
     out = matrix_product(call, call.tensor(names[0]), call.tensor(names[1]))
     return call.tape.broadcast("add", [call.tensor("self"), out])
+
+
+@rule(["_grouped_mm", "transformers::grouped_mm_fallback"])
+def grouped_mm(call: Call) -> Result:
+    """Rows t of runs, each with the matrix of its run: sum_k a_tk b_gkn; a matrix for each, if there are as many."""
+    a, b, *rest = (call.as_value(value) for value in call.values())
+    if not call.has("offs"):
+        return matrix_product(call, call.number(a), call.number(b))
+    if len(a.axes) != 2 or len(b.axes) != 3 or len(rest) != 1:
+        raise NoRuleError("runs of another axis than the rows")
+    (ends,) = rest
+    look_up(call, b.axes[0], ends)
+    no_scale(call, ends)
+    ins: list[tuple[Value, list[Letter]]] = [(call.number(b), ["run", "k", "n"]), (call.number(a), ["t", "k"])]
+    return call.tape.multiply(ins, ["t", "n"], lookups={"run": Lookup(ends, ("t",))})
 
 
 @rule(["linalg_multi_dot", "chain_matmul"])
