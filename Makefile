@@ -18,7 +18,7 @@ $(STAMP): $(SOURCES) constraints.txt
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/coset demo
+	$(BIN)/coset demo --overwrite
 
 lint: $(STAMP)
 	$(BIN)/ruff check $(CODE)

@@ -13,7 +13,7 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-LINKED = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md"))]
+LINKED = [*PAGES, *(ROOT / name for name in ("ARCHITECTURE.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"))]
 # A block, and the ```text block that follows it, if any: what it prints.
 BLOCK = re.compile(r"^```python\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?", re.DOTALL | re.MULTILINE)
 
@@ -49,3 +49,8 @@ def test_pages_have_examples() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_promises_are_shown_by_files_that_exist() -> None:
+    files = re.findall(r"tests/[\w/]+\.py", (ROOT / "SECURITY.md").read_text(encoding="utf-8"))
+    assert len(files) >= 6 and all((ROOT / file).is_file() for file in files)

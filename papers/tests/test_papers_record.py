@@ -114,8 +114,9 @@ def test_all_are_listed(reproduce: Reproduce) -> None:
         (["gelberg2024/toy", "--scale", "large"], "There is no scale 'large'"),
         (["gelberg2024/toy", "--device", "toaster"], "The device 'toaster' cannot be used"),
         (["gelberg2024/toy", "--redraw", "x.json"], "--redraw takes no name"),
-        (["--redraw", "absent.json"], "absent.json cannot be read: No such file"),
+        (["--redraw", "absent.json"], "There is no file or folder absent.json"),
         (["--redraw", "broken.json"], "broken.json is not JSON"),
+        (["--redraw", "deep.json"], "deep.json is JSON that is nested more than 64 times"),
         (["--redraw", "other.json"], "other.json is no record of a figure"),
         (["--redraw", "empty.json"], "empty.json does not hold the data of gelberg2024/toy"),
         (["--redraw", "record.png"], "record.png is where its picture would be"),
@@ -127,7 +128,14 @@ def test_wrong_words_are_one_sentence(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     empty = json.dumps({"figure": "gelberg2024/toy", "claims": [], "data": {}})
-    files = {"broken.json": "{", "other.json": "{}", "file": "", "empty.json": empty, "record.png": empty}
+    files = {
+        "broken.json": "{",
+        "deep.json": "[" * 100_000,
+        "other.json": "{}",
+        "file": "",
+        "empty.json": empty,
+        "record.png": empty,
+    }
     for name, text in files.items():
         Path(name).write_text(text)
     result = reproduce(*words)

@@ -17,7 +17,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,9 +81,9 @@ def _sentence(text: str) -> str | None:
     return "it has control characters" if any(ord(c) < 32 or ord(c) == 127 for c in text) else None
 
 
-def _by_library(kind: Kind, path: Path, figures: Figures) -> str | None:
+def _by_library(read: Callable[[Path], object], path: Path, figures: Figures) -> str | None:
     try:
-        kind.read(path)
+        read(path)
     except CosetError as error:
         figures.refused += 1
         return None if len(str(error)) <= 10 * LONGEST else f"{len(str(error))} characters"
@@ -118,7 +118,8 @@ def mutant(kind: Kind, folder: Path, number: int, rng: random.Random, figures: F
     before, done = _listing(folder), False
     try:
         with seconds(SECONDS):
-            wrong = (_by_command if number % COMMANDS == 0 else _by_library)(kind, path, figures)
+            by_command = kind.read is None or number % COMMANDS == 0
+            wrong = _by_command(kind, path, figures) if by_command else _by_library(kind.read, path, figures)
             done = True
     except BaseException as error:
         frames = [f"{Path(f.filename).name}:{f.lineno}" for f in traceback.extract_tb(error.__traceback__)[-4:]]
@@ -180,7 +181,7 @@ def fuzz(sources: Path, names: Sequence[str], numbers: Sequence[int], seed: int 
 def main(count: int, seed: int, names: Sequence[str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         sources = Path(folder) / "files"
-        make_all(sources)
+        make_all(sources, names)
         total = Counter[str]()
         for name in names:
             figures = fuzz(sources, [name], range(-(-count // len(names))), seed)[name]

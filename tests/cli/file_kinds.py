@@ -6,15 +6,17 @@ import functools
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from typer.testing import CliRunner
 
 import coset
 from coset import zoo
+from coset.cli import app
 from coset.core import json_reader, state as states
 from coset.symmetries.serialization import load_element, save_element, symmetry_of_file
 
@@ -29,13 +31,13 @@ FIT = coset.MAP(epochs=2, batch_size=256)
 class Kind:
     """How such files are made and read.
 
-    make: writes one at a path. name: of the file or folder. read: by the library. words: of a command that reads it,
-    in the folder with the file; `out.safetensors` is where it may write.
+    make: writes one at a path. name: of the file or folder. read: by the library, if it does. words: of a command that
+    reads it, in the folder with the file; `out.safetensors` is where it may write.
     """
 
     name: str
     make: Callable[[Path], object]
-    read: Callable[[Path], object]
+    read: Callable[[Path], object] | None
     words: tuple[object, ...]
 
 
@@ -101,6 +103,11 @@ def _flow(path: Path, geometry: Any = "geometric", conditions: tuple[str, ...] =
     flow.save(path)
 
 
+def _record(path: Path) -> None:
+    """Of a figure of a paper, as it lies in the repository."""
+    shutil.copy(Path(__file__).parents[2] / "papers" / "results" / "gelberg2024-fig2-paper.json", path)
+
+
 class StopError(Exception):
     """Raised in the middle of a run."""
 
@@ -122,6 +129,24 @@ def _half_run(out: Path) -> None:
     raise AssertionError
 
 
+def _work(words: tuple[object, ...], lost: str) -> Callable[[Path], None]:
+    """What makes the folder of a command, without the files of a pattern, so that there is work left."""
+
+    def make(folder: Path) -> None:
+        population().save(folder.with_name("nets.safetensors"))
+        coset.save_state(random_state(5), folder.with_name("other.safetensors"))
+        _flow(folder.with_name("flow.safetensors"), conditions=())
+        here = Path.cwd()
+        os.chdir(folder.parent)
+        result = CliRunner().invoke(app, [str(word).format(folder.name) for word in words], prog_name="coset")
+        os.chdir(here)
+        assert result.exit_code == 0, result.stderr
+        for file in folder.glob(lost):
+            file.unlink()
+
+    return make
+
+
 def _loads(text: str) -> Callable[[Path], object]:
     return lambda path: getattr(coset, text)(path)
 
@@ -129,6 +154,13 @@ def _loads(text: str) -> Callable[[Path], object]:
 PLAIN = ("align", "good.safetensors", "{}", "--symmetry", "good.json", "-o", "out.safetensors")
 EVALUATE = ("evaluate", "{}", *MODEL, *DATA, "--samples", 2)
 FIT_AGAIN = ("fit", *MODEL, *DATA, "--method", "map", "--out", "{}", "--set", "epochs=2", "--set", "batch_size=256")
+WORK = ("--work", "{}", "-o", "out.safetensors", "--overwrite")
+CURVE = ("curve", "good.safetensors", "other.safetensors", *MODEL, *DATA, "-o", "{}", "--epochs", 1, "--points", 2)
+PAM = (*CURVE, "--pam", "--set", "pam.iterations=1", "--set", "pam.epochs=1", "--set", "batch_size=256")
+COLLECT = ("flow", "collect", *MODEL, *DATA, "--runs", 4, "--chunk", 2, "--epochs", 1, "--batch-size", 256, *WORK)
+LEARN = ("flow", "fit", "nets.safetensors", *SMALL, *WORK)
+SAMPLE = ("flow", "sample", "flow.safetensors", "-n", 65, "--steps", 1, *WORK)
+MEASURE = ("flow", "evaluate", "nets.safetensors", *DATA, "--against", "nets.safetensors", "--pairs", 2)
 KINDS: dict[str, Kind] = {
     "checkpoint": Kind("x.safetensors", lambda p: coset.save_state(random_state(1), p), _loads("load_state"), PLAIN),
     "pickle": Kind("x.pt", lambda p: torch.save({"model": random_state(1)}, p), _loads("load_state"), EVALUATE),
@@ -166,6 +198,13 @@ KINDS: dict[str, Kind] = {
     ),
     "run": Kind("run", _half_run, _fit, FIT_AGAIN),
     "finished run": Kind("run", _fit, _fit, FIT_AGAIN),
+    "curve folder": Kind("run", _work(PAM, "curve.safetensors"), None, PAM),
+    "finished curve": Kind("run", _work(PAM, "nothing"), None, PAM),
+    "collection": Kind("run", _work(COLLECT, "chunk-00001*"), None, COLLECT),
+    "flow folder": Kind("run", _work(LEARN, "nothing"), None, LEARN),
+    "samples folder": Kind("run", _work(SAMPLE, "samples-00001*"), None, SAMPLE),
+    "evaluation": Kind("run", _work((*MEASURE, "--work", "{}"), "nothing"), None, (*MEASURE, "--work", "{}")),
+    "record": Kind("x.json", _record, None, ("reproduce", "--redraw", "{}")),
     **{
         kind: Kind(
             "x.safetensors",
@@ -178,13 +217,13 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def make_all(folder: Path) -> None:
+def make_all(folder: Path, names: Iterable[str] = KINDS) -> None:
     """A folder of each kind, with the file and what its command needs beside it."""
-    for name, kind in KINDS.items():
+    for name in names:
         (folder / name).mkdir(parents=True)
-        kind.make(folder / name / kind.name)
         coset.save_state(random_state(4), folder / name / "good.safetensors")
         (folder / name / "good.json").write_text(symmetry().to_json())
+        KINDS[name].make(folder / name / KINDS[name].name)
 
 
 def copy(source: Path, target: Path) -> None:

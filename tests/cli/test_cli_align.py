@@ -44,7 +44,9 @@ def output(state: State) -> Tensor:
 
 
 def align(run: Run, *more: object) -> Result:
-    return run("align", "a.safetensors", "b.safetensors", "--model", SPEC, "-o", "out.safetensors", *more)
+    return run(
+        "align", "a.safetensors", "b.safetensors", "--model", SPEC, "-o", "out.safetensors", "--overwrite", *more
+    )
 
 
 def test_align_writes_the_same_function_nearer_to_the_first(run: Run, folder: Path, pair: tuple[State, State]) -> None:

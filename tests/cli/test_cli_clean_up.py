@@ -17,7 +17,7 @@ from coset.core.resume import Stage
 from coset.populations import chunk, population as population_file
 
 WORDS = ("flow", "collect", "--model", NET, "--data", "breast-cancer", "--epochs", 1, "--chunk", 4)
-WORK = ("--work", "work", "-o", "nets.safetensors", "--json")
+WORK = ("--work", "work", "-o", "nets.safetensors", "--overwrite", "--json")
 WHOLE = (*WORDS, "--runs", 12, *WORK)
 CHUNKS = [f"chunk-0000{k}.safetensors" for k in range(3)]
 

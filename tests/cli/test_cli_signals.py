@@ -10,8 +10,9 @@ import time
 from pathlib import Path
 
 import pytest
+from typer.core import TyperGroup
 
-from coset.cli.app import StopSignal, exit_code
+from coset.cli.app import StopSignal, exit_code, main
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="other signals")
 
@@ -55,6 +56,23 @@ def test_a_command_without_a_folder_says_where_it_was(tmp_path: Path) -> None:
     process.terminate()
     _, stderr = process.communicate(timeout=30)
     assert process.returncode == 143 and stderr.splitlines()[-1].startswith("stopped: it was ")
+
+
+def test_a_signal_before_a_command_begins_ends_it_with_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stops(*words: object, **options: object) -> None:
+        raise StopSignal(signal.SIGTERM)
+
+    monkeypatch.setattr(sys, "argv", ["coset", "inspect", "mlp:4-3-2"])
+    for owner, name in ((sys.modules["coset.cli.app"], "app"), (TyperGroup, "make_context")):  # while words are read
+        with monkeypatch.context() as patch:
+            patch.setattr(sys.modules["coset.cli.app"], "stop_by_exception", lambda: None)
+            patch.setattr(owner, name, stops)
+            with pytest.raises(SystemExit) as caught:
+                main()
+        assert caught.value.code == 143
+        assert capsys.readouterr().err == "stopped: call the same command again.\n"
 
 
 def test_signals_have_the_exit_codes_of_shells() -> None:

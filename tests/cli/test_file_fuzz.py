@@ -8,7 +8,7 @@ import pytest
 from file_fuzzer import fuzz
 from file_kinds import KINDS, make_all
 
-FEW, MANY = 6, 300
+FEW, MANY = 4, 200
 MIB = 512  # that reading damaged files may take
 
 

@@ -38,16 +38,16 @@ SMALL = ("--width", 16, "--depth", 1, "--heads", 2, "--epochs", 2, "--batch-size
 
 
 def collect(run: Run, *more: object, output: str = NETS) -> Result:
-    words = ("--model", NET, "--data", "breast-cancer", "--runs", 12, "--epochs", 1, "-o", output)
+    words = ("--model", NET, "--data", "breast-cancer", "--runs", 12, "--epochs", 1, "-o", output, "--overwrite")
     return run("flow", "collect", *words, *more)
 
 
 def fit(run: Run, *more: object) -> Result:
-    return run("flow", "fit", NETS, "-o", FLOW, *SMALL, *more)
+    return run("flow", "fit", NETS, "-o", FLOW, "--overwrite", *SMALL, *more)
 
 
 def sample(run: Run, *more: object) -> Result:
-    return run("flow", "sample", FLOW, "-n", 6, "-o", SAMPLES, "--steps", 2, *more)
+    return run("flow", "sample", FLOW, "-n", 6, "-o", SAMPLES, "--overwrite", "--steps", 2, *more)
 
 
 def evaluate(run: Run, *more: object) -> Result:

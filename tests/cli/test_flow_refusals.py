@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from flow_populations import SMALL, Run, complaint, write
+from flow_populations import NET, SMALL, Run, complaint, write
 
-COLLECT = ("flow", "collect", "--runs", 6, "--epochs", 1, "-o", "nets.safetensors")
-FIT = ("flow", "fit", "nets.safetensors", "-o", "flow.safetensors", *SMALL)
-SAMPLE = ("flow", "sample", "flow.safetensors", "-n", 4, "--steps", 1, "-o", "samples.safetensors")
+import coset
+from coset import zoo
+
+COLLECT = ("flow", "collect", "--runs", 6, "--epochs", 1, "-o", "nets.safetensors", "--overwrite")
+FIT = ("flow", "fit", "nets.safetensors", "-o", "flow.safetensors", "--overwrite", *SMALL)
+SAMPLE = ("flow", "sample", "flow.safetensors", "-n", 4, "--steps", 1, "-o", "samples.safetensors", "--overwrite")
 
 
 def test_a_folder_of_another_flow_is_refused_by_what_was_asked(run: Run, folder: Path) -> None:
@@ -36,6 +40,7 @@ def test_weights_that_are_too_large(run: Run, folder: Path) -> None:
     [
         RuntimeError("[enforce fail at alloc_cpu.cpp:127] . DefaultCPUAllocator: can't allocate memory"),
         RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+        RuntimeError("Storage size calculation overflowed with sizes=[99999999999999999, 134]"),
         MemoryError(),
     ],
 )
@@ -56,6 +61,31 @@ def test_outputs_are_tried_before_the_work(run: Run, folder: Path) -> None:
     write(folder, "nets")
     result = run("flow", "fit", "nets.safetensors", "-o", "/proc/flow.safetensors", *SMALL)
     assert "cannot be written" in complaint(result) and "learning" not in result.stderr
+
+
+def test_changed_files_of_work_are_refused_before_there_is_more(run: Run, folder: Path) -> None:
+    words = (*COLLECT, "--model", NET, "--data", "breast-cancer", "--chunk", 3, "--work", "work")
+    run(*words)
+    chunk, last = (folder / "work" / f"chunk-0000{k}.safetensors" for k in range(2))
+    last.unlink()
+    good = coset.Population.load(chunk)
+    other = coset.Population.of([zoo.build("mlp:30-5-2")])
+    for changed in (other, replace(good, about={"runs": "3"}), replace(good, labels={})):
+        changed.save(chunk)
+        assert "Remove it to train that chunk again" in complaint(run(*words))
+        assert not last.exists()
+
+
+@pytest.mark.parametrize("state", ["no hexadecimal", "00ff", 3])
+def test_batches_with_other_random_numbers_are_refused(run: Run, folder: Path, state: object) -> None:
+    write(folder, "nets")
+    run(*FIT)
+    run(*SAMPLE, "--work", "work")
+    (batch,) = (folder / "work").glob("*.safetensors")
+    replace(coset.Population.load(batch), about={"randomness": state}).save(batch)
+    assert f"{batch.name} was changed: remove it to sample that batch again" in complaint(
+        run(*SAMPLE, "--work", "work")
+    )
 
 
 def test_damaged_files_of_work_say_how_to_go_on(run: Run, folder: Path) -> None:

@@ -20,9 +20,9 @@ from coset.populations.novelty import Closeness, Novelty
 from coset.populations.scores import Scores
 
 NET, UCI = "mlp:13-3-1", "uci/boston"
-COLLECT = ("flow", "collect", "--runs", 6, "--epochs", 1, "-o", "nets.safetensors")
-FIT = ("flow", "fit", "nets.safetensors", "-o", "flow.safetensors", *SMALL)
-SAMPLE = ("flow", "sample", "flow.safetensors", "-n", 4, "--steps", 1, "-o", "samples.safetensors")
+COLLECT = ("flow", "collect", "--runs", 6, "--epochs", 1, "-o", "nets.safetensors", "--overwrite")
+FIT = ("flow", "fit", "nets.safetensors", "-o", "flow.safetensors", "--overwrite", *SMALL)
+SAMPLE = ("flow", "sample", "flow.safetensors", "-n", 4, "--steps", 1, "-o", "samples.safetensors", "--overwrite")
 EVALUATE = ("flow", "evaluate", "samples.safetensors")
 
 

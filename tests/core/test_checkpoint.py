@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from coset.core import state as S
-from coset.core.checkpoint import DTYPES, LazyState, Shard, load_state, open_state, save_state
+from coset.core.checkpoint import DTYPES, LazyState, Shard, load_state, open_state, save_state, write_like
 from coset.core.errors import StateError
 from coset.core.files import atomic_write, write_json
 
@@ -287,6 +287,7 @@ def test_shards_load_from_folder_and_index(tmp_path: Path) -> None:
         ('{"weight_map": ["w"]}', "is ['w'] and no JSON object"),
         ('{"weight_map": {"w": 1}}', "'w' of 'weight_map' of"),
         ('{"weight_map": {"w": "model-9.safetensors"}}', "names the shard 'model-9.safetensors'"),
+        ('{"weight_map": {"w": "' + "model" * 1000 + '"}}', "names the shard 'modelmodel"),
         ('{"weight_map": {"w": "../out.safetensors"}}', "names the shard '../out.safetensors'"),
         ('{"weight_map": {"w": "model-1.safetensors"}}', "does not put 'half'"),
         (
@@ -302,6 +303,26 @@ def test_an_index_that_does_not_agree_with_its_shards(tmp_path: Path, text: str,
     save_file({"w": STATE["w"]}, tmp_path / "out.safetensors")
     index.write_text(text)
     assert message in refused(index)
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_shards_that_cannot_all_be_written_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    (tmp_path / "in").mkdir()
+    source, target = open_state(shard(tmp_path / "in")), tmp_path / "out"
+    monkeypatch.setattr("coset.core.checkpoint.SHARD_BYTES", 1)  # one tensor in each
+    if not is_new:
+        target.mkdir()
+
+    def read(name: str) -> torch.Tensor:
+        if name == list(source)[-1]:
+            raise OSError(28, "No space left on device")
+        return source[name]
+
+    with pytest.raises(OSError, match="No space left"):
+        write_like(source, target, read)
+    assert target.exists() != is_new and not list(target.glob("*"))
 
 
 def test_missing_and_damaged_shards(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from coset.core import lock
 from coset.core.errors import CosetError
-from coset.core.lock import locked
+from coset.core.lock import hold_file, lock_scope, locked
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="no locks")
 
@@ -124,7 +124,19 @@ def test_a_file_system_without_locks_is_told(
     monkeypatch.setattr(lock.fcntl, "flock", none)
     with caplog.at_level(logging.WARNING), locked(tmp_path / ".lock", "It"):
         pass
-    assert "It cannot be locked (Function not implemented)" in caplog.text
+    assert "It cannot be locked (Function not implemented)" in caplog.text and not list(tmp_path.iterdir())
+
+
+def test_files_are_held_until_the_scope_ends(tmp_path: Path) -> None:
+    file = tmp_path / ".lock"
+    with lock_scope():
+        hold_file(file, "It")
+        with pytest.raises(CosetError, match=f"process {os.getpid()} on "):
+            hold_file(file, "It")
+    with pytest.raises(ValueError), lock_scope():
+        hold_file(file, "It")
+        raise ValueError
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_link_is_not_followed(tmp_path: Path) -> None:

@@ -1,7 +1,9 @@
 """Folders of runs and stages of work, without any run."""
 
+import io
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,18 @@ from coset.core.resume import (
 )
 
 CPU = torch.device("cpu")
+
+
+# What a changed checkpoint may hold in place of plain tensors.
+ODD = [torch.ones(2, 2).to_sparse(), torch.ones(1).expand(10**12), torch.empty(10**12, device="meta")]
+ODD += [torch.ones(2, dtype=torch.complex64).conj()]
+
+
+def circle() -> list[Any]:
+    """A list that holds itself."""
+    result: list[Any] = []
+    result.append(result)
+    return result
 
 
 def read(file: Path) -> str:
@@ -54,9 +68,32 @@ def test_a_checkpoint_is_read_back_on_a_device_and_checked(tmp_path: Path) -> No
     assert content is not None and content["epoch"] == 3 and torch.equal(content["tensors"][0], torch.arange(4))
     with pytest.raises(CosetError, match=r"checkpoint\.pt is damaged: remove it"):
         stage.load_checkpoint(CPU, ["seconds"])
+    for odd in (*ODD, circle()):
+        torch.save({"epoch": 3, "digest": "0", "tensors": odd}, tmp_path / CHECKPOINT)
+        with pytest.raises(CosetError, match=r"checkpoint\.pt is damaged: remove it"):
+            stage.load_checkpoint(CPU, ["epoch"])
     (tmp_path / CHECKPOINT).write_bytes(b"nonsense")
     with pytest.raises(CosetError, match=r"checkpoint\.pt is damaged: remove it"):
         stage.load_checkpoint(CPU, [])
+
+
+class FillingFile(io.BytesIO):
+    """On a disk that is full for one write, after which there is room for a short one."""
+
+    is_full = False
+
+    def write(self, data: Any) -> int:
+        if self.tell() > 10_000 and not self.is_full:
+            self.is_full = True
+            raise OSError(28, "No space left on device")
+        return super().write(data)
+
+
+def test_a_disk_that_becomes_full_is_an_error_of_the_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "open", lambda self, mode: FillingFile())
+    monkeypatch.setattr("coset.core.resume.atomic_write", lambda path: nullcontext(Path("unused")))
+    with pytest.raises(OSError, match="No space left"):
+        Stage(tmp_path).save_checkpoint({"epoch": 2, "run": [torch.zeros(1000) for _ in range(25)]})
 
 
 def test_metrics_of_epochs_that_come_again_are_dropped(tmp_path: Path) -> None:

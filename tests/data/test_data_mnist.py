@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from coset.core.errors import DataError
-from coset.data import DataSet, download, hashes, load, mnist, search_path
+from coset.data import DataSet, cifar, download, hashes, load, mnist, search_path
 
+URLS = [*mnist.URLS.values(), cifar.URL]  # before tests put a folder there
 GENERATOR = np.random.default_rng(0)
 IMAGES = {part: GENERATOR.integers(0, 256, (n, 28, 28), np.uint8) for part, n in (("train", 30), ("t10k", 20))}
 LABELS = {part: GENERATOR.integers(0, 10, len(images), np.uint8) for part, images in IMAGES.items()}
@@ -32,14 +33,21 @@ def expected(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The stand-in's hashes, in place of MNIST's."""
     sums = {name: "sha256:" + hashlib.sha256(content).hexdigest() for name, content in contents().items()}
     monkeypatch.setitem(mnist.HASHES, "mnist", sums)
+    packed = {name: "sha256:" + hashlib.sha256(pack(content)).hexdigest() for name, content in contents().items()}
+    monkeypatch.setitem(mnist.PACKED, "mnist", packed)
     return sums
+
+
+def pack(content: bytes) -> bytes:
+    """As its author packed it."""
+    return gzip.compress(content, mtime=0)
 
 
 def write(folder: Path, packed: bool = True) -> Path:
     folder.mkdir(parents=True)
     for name, content in contents().items():
         if packed:
-            (folder / f"{name}.gz").write_bytes(gzip.compress(content))
+            (folder / f"{name}.gz").write_bytes(pack(content))
         else:
             (folder / name).write_bytes(content)
     return folder
@@ -160,11 +168,37 @@ def test_what_is_missing_is_downloaded_once(mnist_folder: Path, net: Path) -> No
 def test_a_bad_download_leaves_nothing(mnist_folder: Path, net: Path) -> None:
     name = "t10k-labels-idx1-ubyte.gz"
     (mnist_folder / name).unlink()
-    for bad in (gzip.compress(b"something else"), b"<html>", gzip.compress(contents()[name[:-3]])[:-9]):
+    another_gzip = gzip.compress(contents()[name[:-3]], mtime=7)
+    for bad in (pack(b"something else"), b"<html>", pack(contents()[name[:-3]])[:-9], another_gzip):
         (net / name).write_bytes(bad)
         with pytest.raises(DataError, match=name):
             load("mnist")
         assert not search_path.cache().exists()
+
+
+def test_what_is_downloaded_is_unpacked_after_its_hash_is_right(
+    mnist_folder: Path, net: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unpack(packed: bytes, name: str) -> bytes:
+        raise AssertionError(name)
+
+    monkeypatch.setattr(hashes, "unpack", unpack)
+    name = "train-images-idx3-ubyte.gz"  # the first that is read
+    (mnist_folder / name).unlink()
+    (net / name).write_bytes(pack(b"something else"))
+    with pytest.raises(DataError, match=f"{name} should have sha256"):
+        load("mnist")
+
+
+def test_a_few_bytes_do_not_unpack_to_any_number(mnist_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashes, "LARGEST", 2**20)
+    (mnist_folder / "train-images-idx3-ubyte.gz").write_bytes(gzip.compress(bytes(2**21)))
+    with pytest.raises(DataError, match=r"holds more than 1 MiB, and no file of data does"):
+        load("mnist")
+
+
+def test_data_come_over_https() -> None:
+    assert all(url.startswith("https://") for url in URLS)
 
 
 def test_offline_is_one_sentence(mnist_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,6 +242,6 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
 def test_a_cache_that_cannot_be_made_is_named(net: Path, tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file where the home should be")
     for name, content in contents().items():
-        (net / f"{name}.gz").write_bytes(gzip.compress(content))
+        (net / f"{name}.gz").write_bytes(pack(content))
     with pytest.raises(DataError, match="cannot be written"):
         load("mnist")

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from coset.core.errors import DataError
-from coset.data import load
+from coset.data import hashes, load, mnist
 from coset.data.regression import UCI_HASHES
 
 # What torchvision publishes for the packed files.
@@ -34,11 +34,13 @@ COUNTS = {
 
 
 @pytest.mark.parametrize("name", ["mnist", "fashion-mnist"])
-def test_the_content_hashes_belong_to_the_published_files(use_real: Callable[[str], Path], name: str) -> None:
-    """`load` checks the content's sha256; here the same files also have the published md5."""
+def test_the_hashes_belong_to_the_published_files(use_real: Callable[[str], Path], name: str) -> None:
+    """`load` checks the content's sha256, and that of a download; here the same files also have the published md5."""
     folder = use_real(name)
     for file, md5 in PUBLISHED[name].items():
-        assert hashlib.md5((folder / file).read_bytes()).hexdigest() == md5
+        packed = (folder / file).read_bytes()
+        assert hashlib.md5(packed).hexdigest() == md5
+        hashes.verify(packed, file, mnist.PACKED[name][file.removesuffix(".gz")])
     data = load(name)
     assert data.train.inputs.shape == (60000, 1, 28, 28)
     assert data.test.inputs.shape == (10000, 1, 28, 28)

@@ -125,6 +125,7 @@ class TestGaussian:
         [
             ({"w": torch.tensor([0.1, -0.2])}, "'w' in the standard deviations has 1 negative of 2"),
             ({"w": torch.tensor([0.1, math.nan])}, "'w' in the standard deviations has 1 NaN"),
+            ({"w": torch.ones(2).to(torch.float8_e4m3fn)}, "'w' has numbers of 8 bits"),
             ({"w": torch.ones(1)}, r"'w' in the standard deviations has shape \(1,\) where \(2,\)"),
             ({"v": torch.ones(2)}, "Unknown 'v' in the standard deviations"),
             ({"n": torch.ones(())}, "Unknown 'n' in the standard deviations"),

@@ -120,7 +120,7 @@ class Left(nn.Module):
 class Kept(Left):
     def forward(self, x: Tensor, way: str = "new") -> Any:
         h = F.gelu(self.a(x))
-        return self.b(self.old(h) + self.average() if way == "old" else h)
+        return self.b(self.old(h) + self.average() if len(way) > 3 else h)
 
     def average(self) -> Any:
         return self.mean
@@ -135,7 +135,7 @@ def test_what_no_code_mentions_is_not_reached_by_any_call() -> None:
     assert signature(coset.symmetry(Left(False), X)) == {"6": 1}
     for model in (Kept(True), ByNames(True)):
         assert not coset.symmetry(model, X).groups
-    holds(coset.symmetry(Kept(True), X), Kept(True), (X, "old"))
+    holds(coset.symmetry(Kept(True), X), Kept(True), (X, "as of old"))
     hooked = Left(False)
     hooked.a.register_forward_hook(lambda module, args, out: hooked.old(out) if len(out) > 99 else out)
     assert not coset.symmetry(hooked, X).groups, "a hook may reach it"

@@ -194,6 +194,12 @@ def test_dict_and_keyword_conflict() -> None:
         build("tinyten", {"classes": 2}, classes=3)
 
 
+@pytest.mark.parametrize("value", ["[" * 100_000, "9" * 5000, '{"a":' * 100_000])
+def test_values_that_are_no_json_are_texts(value: str) -> None:
+    with pytest.raises(ModelError, match="depth must be int, got '"):
+        build(f"gpt:depth={value}")
+
+
 @pytest.mark.parametrize("name", BUILTINS)
 def test_example_input_of_every_builtin(name: str) -> None:
     spec = {"mlp": "mlp:5-3", "googlenet": "googlenet:width=0.0625"}.get(name, name)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 import torch
 
 from coset._version import __version__
+from coset.core import json_reader
 from coset.core.errors import CosetError
 from coset.core.files import write_json
 from coset.core.lock import locked
@@ -97,12 +97,7 @@ def _draw(file: Path, record: Record) -> Path:
 
 def read(file: Path) -> Record:
     """A record as `reproduce` wrote it."""
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise CosetError(f"{file} cannot be read: {error.strerror or error}.") from error
-    except ValueError as error:
-        raise CosetError(f"{file} is not JSON, as `coset reproduce` writes it.") from error
+    record = json_reader.read(file, error=CosetError)
     if not (isinstance(record, dict) and {"figure", "claims", "data"} <= record.keys()):
         raise CosetError(f"{file} is no record of a figure, as `coset reproduce` writes it.")
     return record

@@ -141,7 +141,7 @@ class PlainNode(Node):
             for a, b in self._pairs(tensor):
                 if (d := a.where(self.name)) and self.trusts(a.labels, trusted):
                     scores = gram(a.values, _gathered(b, now), (), d)[0]
-                    total = scores if total is None else total.add_(scores)
+                    total = scores if total is None else total + scores
         return total if total is not None else torch.zeros(n, n, device=device)
 
     def _update(self, tensor: str, now: dict[str, Tensor], changed: set[str]) -> None:
@@ -189,9 +189,9 @@ class FibredNode(Node):
         for tensor in self.tensors:
             for a, b in self.objective.blocks(tensor, element):
                 for d in a.where(self.name) if self.trusts(a.labels, trusted) else ():
-                    scores += gram(a.values, b.values, a.bases(d, self.group), [d])
+                    scores = scores + gram(a.values, b.values, a.bases(d, self.group), [d])
         if self.name in self.objective.linear:
-            scores += moved_scores(element, self.name, self.objective.linear[self.name].to(scores))
+            scores = scores + moved_scores(element, self.name, self.objective.linear[self.name].to(scores))
         best = solve_many(scores)
         gain = float(best.value.sum()) - float(scores.diagonal(dim1=1, dim2=2).double().sum())
         p = best.permutation.cpu()

@@ -18,6 +18,8 @@ from coset.symmetries.symmetry import Symmetry
 PIECE = 2**24
 # Products that are added up in float32.
 SUMMED = 2**16
+# Numbers beyond this, or below its inverse, are multiplied in float64.
+LARGE = 1e12
 
 
 def gram(a: Tensor, b: Tensor, batch: Sequence[int], units: Sequence[int]) -> Tensor:
@@ -115,6 +117,8 @@ class Objective:
         parts: list[tuple[Tensor, Tensor]] = []
         for product in self.products:
             a, b = (read(state, name, self.sym).to(self.device) for state in (product.a, product.b))
+            if _extreme(a) or _extreme(b):
+                a, b = (x.to(torch.complex128 if x.is_complex() else torch.float64) for x in (a, b))
             if a.is_complex():
                 parts += [(a.real, b.real), (a.imag, b.imag)]
             elif is_coordinate(a):
@@ -141,6 +145,14 @@ class Objective:
             if units is None or name in units or units & set(self.sym.sets[name].over):
                 total += float(moved_scores(element, name, scores).diagonal(dim1=-2, dim2=-1).double().sum())
         return total
+
+
+def _extreme(x: Tensor) -> bool:
+    """Whether products of such numbers leave the range of float32."""
+    if not is_coordinate(x) or not x.numel():
+        return False
+    largest = float(torch.linalg.vector_norm(x.detach().float() if x.element_size() == 1 else x.detach(), math.inf))
+    return largest > LARGE or 0 < largest < 1 / LARGE
 
 
 def read(state: State, name: str, sym: Symmetry) -> Tensor:

@@ -44,7 +44,7 @@ def match_with_factors(method: AlignMethod, task: AlignmentTask) -> Match:
 
 def _distance(a: State, b: State, sym: Symmetry) -> float:
     parameters = [name for name, x in a.items() if x.is_floating_point() and name not in sym.buffers]
-    return sum(float((a[name] - b[name].to(a[name])).square().sum(dtype=torch.float64)) for name in parameters)
+    return sum(float((a[name].double() - b[name].to(a[name]).double()).square().sum()) for name in parameters)
 
 
 BALANCE_ROUNDS = 50
@@ -68,7 +68,7 @@ class ScaledPart:
         for (values, index), (others, _) in zip(self.views, other.views, strict=True):
             rest = [d for d in range(values.dim()) if d not in index]
             sums = (values * others).sum(rest) if rest else values * others
-            sums = sums.permute([sorted(index).index(d) for d in index])
+            sums = sums.permute([sorted(index).index(d) for d in index]) if index else sums.reshape(1)
             total = sums if total is None else total + sums
         assert total is not None
         return total
@@ -79,7 +79,7 @@ class ScaledPart:
             for d in index:
                 shape[d] = values.shape[d]
             order = sorted(range(len(index)), key=lambda k: index[k])
-            values.mul_((factor**self.power).permute(order).reshape(shape))
+            values.mul_((factor**self.power).permute(order if index else [0]).reshape(shape))
 
 
 def _rescale(name: str, members: Sequence[ScaledPart], step: Tensor, logs: dict[str, Tensor]) -> float:
@@ -109,17 +109,18 @@ def balance(state: State, sym: Symmetry) -> Element:
 
 
 def as_element(logs: Mapping[str, Tensor], sym: Symmetry) -> Element:
-    """The element with these logarithms of factors, (*copies, n) for each scaling."""
+    """The element with these logarithms of factors, (*copies, n) for each scaling; on the CPU, as permutations are."""
     over = {scaling.name: scaling.over for scaling in sym.scalings}
+    logs = {name: x.cpu() for name, x in logs.items()}
     return sym.element(scales={name: (x.flatten(0, -2) if over[name] else x).exp() for name, x in logs.items()})
 
 
 def scaled_parts(state: State, sym: Symmetry) -> dict[str, list[ScaledPart]]:
-    """What each positive scaling of units multiplies that is exact in both modes, as views into one float64 copy.
+    """What each positive scaling multiplies that is exact in both modes, as views into one float64 copy.
 
     Offsets are added: a scaling takes t + offset to c (t + offset).
     """
-    scalings = [s for s in sym.scalings if s.in_both_modes and s.kind == "scaling" and s.units]
+    scalings = [s for s in sym.scalings if s.in_both_modes and s.kind == "scaling"]
     offsets = {member.tensor: member.offset for scaling in scalings for member in scaling.members}
     work = {name: state[name].double() + offset for name, offset in offsets.items()}
     return {scaling.name: [scaled_part(work, sym, scaling, m) for m in scaling.members] for scaling in scalings}
@@ -139,7 +140,8 @@ def _log_factor(members: list[ScaledPart]) -> Tensor:
 def scaled_part(work: State, sym: Symmetry, scaling: Scaling, member: ScaledAxis) -> ScaledPart:
     """The blocks of a tensor that hold this occurrence of the units, as views into `work`."""
     axes, axis = sym.axes[member.tensor], member.axis
-    assert axis is not None
+    if axis is None:
+        return ScaledPart([(work[member.tensor], [])], member.power)
     entries = [entry for entry in layout(axes[axis]).entries if entry.name == scaling.units]
     inside = (entries[member.occurrence].coordinate >= 0).reshape([-1 if d == axis else 1 for d in range(len(axes))])
     mask = inside.expand([axis.size for axis in axes])

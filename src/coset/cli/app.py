@@ -1,5 +1,7 @@
 """The `coset` command: finds its subcommands, and turns what a user can cause into one sentence and an exit code.
 
+A signal that ends it raises as Ctrl-C does, so that files are whole and whoever stops it hears where it was.
+
 Nothing here imports torch before a command runs, so that `coset --help` answers at once.
 """
 
@@ -15,6 +17,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -26,42 +29,85 @@ from typer.core import TyperGroup
 from coset._version import __version__
 from coset.cli import commands, console
 from coset.core.errors import CosetError
+from coset.core.lock import lock_scope
 
 PLUGINS = "coset.commands"  # the group of entry points
-NO_MEMORY = ("can't allocate memory", "out of memory")
+NO_MEMORY = ("can't allocate memory", "out of memory", "Storage size calculation overflowed")
 ENDS = ("SIGINT", "SIGTERM", "SIGHUP")  # of which not every system has all
+
+
+class StopSignal(KeyboardInterrupt):
+    """A signal asks the command to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def exit_code(stop: KeyboardInterrupt) -> int:
+    """As shells count: 128 and the number of the signal."""
+    return 128 + (stop.number if isinstance(stop, StopSignal) else signal.SIGINT)
+
+
+def stop_by_exception() -> None:
+    """Let signals raise, but for those that somebody ignores, such as nohup; a second one ends the process at once."""
+    for name in ENDS:
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    for name in ENDS:
+        each = getattr(signal, name, None)
+        if each is not None and signal.getsignal(each) is _stop:
+            signal.signal(each, signal.SIG_DFL)
+    raise StopSignal(number)
 
 
 class _Commands(TyperGroup):
     """Turns what a user can cause into one sentence and an exit code."""
 
+    def make_context(self, *words: Any, **options: Any) -> Any:
+        with _in_sentences():
+            return super().make_context(*words, **options)
+
     def invoke(self, ctx: Any) -> Any:
-        try:
-            with warnings.catch_warnings():
-                # Deprecations inside torch are nothing the user of a command can act on.
-                if not sys.warnoptions:
-                    warnings.simplefilter("ignore")
-                result = super().invoke(ctx)
-                sys.stdout.flush()  # while what a full disk says about it can be told
-                return result
-        except CosetError as error:
-            console.complain("error", str(error))
-            raise typer.Exit(2) from None
-        except KeyboardInterrupt as stop:
-            advice = getattr(stop, "__notes__", None) or ["call the same command again"]
-            console.complain("stopped", f"{'; '.join(advice)}.")
-            raise typer.Exit(exit_code(stop)) from None
-        except OSError as error:
-            if error.errno == errno.EPIPE:  # nobody reads what is printed
-                raise
-            console.complain("error", _sentence(error))
-            raise typer.Exit(2) from None
-        except (MemoryError, RuntimeError) as error:
-            # Of torch, which has no class of its own for memory that a CPU does not have.
-            if not (isinstance(error, MemoryError) or any(text in str(error) for text in NO_MEMORY)):
-                raise
-            console.complain("error", "There is too little memory for this: ask for less at once.")
-            raise typer.Exit(2) from None
+        with _in_sentences(), warnings.catch_warnings(), lock_scope():
+            # Deprecations inside torch are nothing the user of a command can act on.
+            if not sys.warnoptions:
+                warnings.simplefilter("ignore")
+            result = super().invoke(ctx)
+            sys.stdout.flush()  # while what a full disk says about it can be told
+            return result
+
+
+@contextmanager
+def _in_sentences() -> Iterator[None]:
+    try:
+        yield
+    except CosetError as error:
+        console.complain("error", str(error))
+        raise typer.Exit(2) from None
+    except KeyboardInterrupt as stop:
+        _say_stopped(stop)
+        raise typer.Exit(exit_code(stop)) from None
+    except OSError as error:
+        if error.errno == errno.EPIPE:  # nobody reads what is printed
+            raise
+        console.complain("error", _sentence(error))
+        raise typer.Exit(2) from None
+    except (MemoryError, RuntimeError) as error:
+        # Of torch, which has no class of its own for memory that a CPU does not have.
+        if not (isinstance(error, MemoryError) or any(text in str(error) for text in NO_MEMORY)):
+            raise
+        console.complain("error", "There is too little memory for this: ask for less at once.")
+        raise typer.Exit(2) from None
+
+
+def _say_stopped(stop: KeyboardInterrupt) -> None:
+    advice = getattr(stop, "__notes__", None) or ["call the same command again"]
+    console.complain("stopped", f"{'; '.join(advice)}.")
 
 
 def _sentence(error: OSError) -> str:
@@ -150,35 +196,6 @@ def _add_broken(point: EntryPoint, error: Exception) -> None:
     app.command(name=point.name, help="(cannot be loaded)")(explain)
 
 
-class StopSignal(KeyboardInterrupt):
-    """A signal asks the command to end: it stops as by Ctrl-C, with whole files, and says where it was."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__()
-        self.number = number
-
-
-def exit_code(stop: KeyboardInterrupt) -> int:
-    """As shells count: 128 and the number of the signal."""
-    return 128 + (stop.number if isinstance(stop, StopSignal) else signal.SIGINT)
-
-
-def stop_by_exception() -> None:
-    """Let signals raise, but for those that somebody ignores, such as nohup; a second one ends the process at once."""
-    for name in ENDS:
-        number = getattr(signal, name, None)
-        if number is not None and signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, _stop)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    for name in ENDS:
-        each = getattr(signal, name, None)
-        if each is not None and signal.getsignal(each) is _stop:
-            signal.signal(each, signal.SIG_DFL)
-    raise StopSignal(number)
-
-
 add_commands(app, commands)
 add_plugins()
 
@@ -188,5 +205,9 @@ def main() -> None:
     # Threads that wait by spinning make small models fifty times slower where other programs want the cores. It
     # must be said before torch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    stop_by_exception()
-    app(prog_name="coset")
+    try:
+        stop_by_exception()
+        app(prog_name="coset")
+    except KeyboardInterrupt as stop:  # outside of any command
+        _say_stopped(stop)
+        sys.exit(exit_code(stop))

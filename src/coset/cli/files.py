@@ -6,6 +6,7 @@ read lazily where the format allows, and tensors that the model does not know ar
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,12 +27,17 @@ from coset.core.checkpoint import (
 )
 from coset.core.errors import CosetError, StateError
 from coset.core.files import atomic_write, is_folder
+from coset.core.lock import hold_file
 from coset.core.state import refuse_names
 from coset.symmetries.symmetry import Symmetry
 
 
-def check_output(option: str, path: Path | None, suffixes: Sequence[str], inputs: Sequence[Path | None]) -> None:
-    """Raise unless `path` has one of the suffixes, lies in a folder that exists, and is none of the inputs."""
+def check_output(
+    option: str, path: Path | None, suffixes: Sequence[str], inputs: Sequence[Path | None], overwrite: bool
+) -> None:
+    """Raise unless `path` can be written: it has one of the suffixes, lies in a folder that exists, is none of the
+    inputs, and is not there yet unless it is to be overwritten. No other command can write it until this one ends.
+    """
     if path is None:
         return
     with writing(option, path):  # a name may be too long to be looked for
@@ -44,8 +50,16 @@ def check_output(option: str, path: Path | None, suffixes: Sequence[str], inputs
         raise CosetError(f"{option} {path} is a folder: name a file in it.")
     if not path.parent.is_dir():
         raise CosetError(f"{option} {path} cannot be written: there is no folder {path.parent}.")
+    _hold(option, path)
+    if os.path.lexists(path) and not overwrite:
+        raise CosetError(f"{option} {path} exists: choose another name, or add --overwrite to replace it.")
     with writing(option, path), tempfile.TemporaryFile(dir=path.parent):
         pass
+
+
+def _hold(option: str, path: Path) -> None:
+    with writing(option, path):
+        hold_file(path.with_name(f".{path.name}.lock"), f"{option} {path}")
 
 
 def _sources(path: Path) -> list[Path]:
@@ -77,18 +91,21 @@ def open_checkpoint(path: Path) -> Mapping[str, Tensor]:
     return open_state(path) if is_lazy else load_state(path)
 
 
-def check_output_checkpoint(option: str, path: Path, source: Path, inputs: Iterable[Path]) -> None:
+def check_output_checkpoint(
+    option: str, path: Path, source: Path, inputs: Iterable[Path | None], overwrite: bool
+) -> None:
     """Raise unless `path` is a safetensors file, or, if `source` has shards, a new or empty folder; and no input."""
     inputs = [source, *inputs]
     if path.suffix == ".safetensors":
-        check_output(option, path, [".safetensors"], inputs)
+        check_output(option, path, [".safetensors"], inputs, overwrite)
         return
     if not (source.is_dir() or source.name.endswith(".index.json")):
         raise CosetError(f"{option} {path} must end in .safetensors; only shards are written to a folder.")
-    if path.is_file() or (path.is_dir() and any(path.iterdir())):
-        raise CosetError(f"{option} {path} exists and is never overwritten: choose another name.")
     if not path.parent.is_dir():
         raise CosetError(f"{option} {path} cannot be written: there is no folder {path.parent}.")
+    _hold(option, path)
+    if path.is_file() or (path.is_dir() and any(path.iterdir())):
+        raise CosetError(f"{option} {path} exists, and a folder is never overwritten: choose another name.")
 
 
 def check_fits(checkpoint: Mapping[str, Tensor], sym: Symmetry, path: Path, fate: str, *, values: bool = True) -> None:

@@ -43,6 +43,7 @@ CheckpointSecondsOption = Annotated[
     typer.Option("--checkpoint-seconds", help="Seconds from one checkpoint to the next; 0: after every epoch.", min=0),
 ]
 OutputOption = Annotated[Path, typer.Option("--output", "-o", help="The file to write: .safetensors.")]
+OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace files of that name, if there are some.")]
 WorkOption = Annotated[
     Path | None,
     typer.Option("--work", help="A folder for checkpoints: the same command goes on there after it was stopped."),

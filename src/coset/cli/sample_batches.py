@@ -41,8 +41,7 @@ def batches(
         stage = folder.stage(result=f"samples-{number:05d}.safetensors")
         before = stage.read(_load)
         if before is not None and len(before) == n:
-            state = bytes.fromhex(before.about[RANDOMNESS])
-            generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+            _set_randomness(generator, before, stage.file)
             yield before, True
             continue
         samples = draw(n).to("cpu")
@@ -60,3 +59,12 @@ def _load(file: Path) -> Population:
     if RANDOMNESS not in population.about:
         raise CosetError(f"{file} holds no samples of this command: choose another folder.")
     return population
+
+
+def _set_randomness(generator: torch.Generator, batch: Population, file: Path | None) -> None:
+    """Let random numbers be those that follow the batch of a file."""
+    try:
+        state = bytes.fromhex(batch.about[RANDOMNESS])
+        generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
+    except (ValueError, TypeError, RuntimeError) as error:  # text that is no state of a generator
+        raise CosetError(f"{file} was changed: remove it to sample that batch again.") from error

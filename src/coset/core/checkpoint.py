@@ -11,6 +11,7 @@ import json
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -22,7 +23,7 @@ from torch import Tensor
 
 from coset.core import json_reader
 from coset.core.errors import StateError
-from coset.core.files import atomic_write, is_folder, require_file, write_json
+from coset.core.files import atomic_write, is_file, is_folder, require_file, write_json
 from coset.core.json_reader import JsonObject, shown
 from coset.core.names import plural
 from coset.core.pickles import load_pickle
@@ -251,7 +252,7 @@ def _open_index(path: Path) -> dict[str, Shard]:
     shards = {}
     for file in dict.fromkeys(weight_map.values()):
         # An index must not lead out of its own folder.
-        if Path(file).name != file or "\0" in file or not (path.parent / file).is_file():
+        if Path(file).name != file or not is_file(path.parent / file):
             raise StateError(f"{path} names the shard {shown(file)}, which is not a file in its folder.")
         shards[file] = Shard(path.parent / file)
         stored, listed = set(shards[file].extents), {n for n, f in weight_map.items() if f == file}
@@ -267,19 +268,29 @@ def write_like(
 ) -> None:
     """Write the tensors of `source`, as `read` gives them: a `.safetensors` file, or a folder of shards with an index.
 
-    The index is written last, so that a folder without one is recognised as half-written.
+    The index is written last, so that a folder without one is recognised as half-written. On failure the folder is as
+    it was before.
     """
     if path.suffix == ".safetensors":
         write_stream(path, source.layout(source), read, metadata)
         return
+    is_new = not path.exists()
     path.mkdir(parents=True, exist_ok=True)
     shards = _shards(source)
     files = {f"model-{k + 1:05d}-of-{len(shards):05d}.safetensors": names for k, names in enumerate(shards)}
-    for file, names in files.items():
-        write_stream(path / file, source.layout(names), read, metadata)
     total = sum(dtype.itemsize * torch.Size(shape).numel() for dtype, shape in source.layout(source).values())
     weight_map = {name: file for file, names in files.items() for name in names}
-    write_json(path / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    try:
+        for file, names in files.items():
+            write_stream(path / file, source.layout(names), read, metadata)
+        write_json(path / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    except BaseException:
+        for file in files:
+            (path / file).unlink(missing_ok=True)
+        if is_new:
+            with suppress(OSError):  # somebody else may have put a file there
+                path.rmdir()
+        raise
 
 
 def _shards(source: LazyState) -> list[list[str]]:

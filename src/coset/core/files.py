@@ -65,6 +65,14 @@ def is_folder(path: Path) -> bool:
         return False
 
 
+def is_file(path: Path) -> bool:
+    """Whether a file is there; False, too, for a name that none can have."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
+
+
 SPECIAL = {stat.S_ISDIR: "a folder", stat.S_ISFIFO: "a pipe", stat.S_ISSOCK: "a socket"}
 
 

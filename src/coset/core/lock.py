@@ -14,7 +14,8 @@ import shlex
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -31,6 +32,24 @@ WORDS = 120  # characters of a command that are told
 UNWRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 log = logging.getLogger(__name__)
+
+_scope: ContextVar[ExitStack] = ContextVar("scope")
+
+
+@contextmanager
+def lock_scope() -> Iterator[None]:
+    """At the end of the block, files are free that `hold_file` held in it."""
+    with ExitStack() as stack:
+        token = _scope.set(stack)
+        try:
+            yield
+        finally:
+            _scope.reset(token)
+
+
+def hold_file(file: Path, what: str) -> None:
+    """Hold the lock of a file as `locked` does, until the end of the `lock_scope` around."""
+    _scope.get().enter_context(locked(file, what))
 
 
 @contextmanager
@@ -75,6 +94,8 @@ def _acquire(file: Path, what: str) -> int | None:
             if isinstance(error, BlockingIOError) or error.errno == errno.EACCES:
                 raise CosetError(f"{what} is in use by {holder}: wait until it ends, or name another.") from None
             log.warning("%s cannot be locked (%s): see that nothing else writes there", what, error.strerror)
+            with suppress(OSError):
+                file.unlink()  # nobody else has it locked either
             return None
         if _is(descriptor, file):
             return descriptor

@@ -33,7 +33,7 @@ def load_pickle(path: Path) -> dict[str, Tensor]:
     for name, x in content.items():
         if not isinstance(name, str) or not isinstance(x, Tensor):
             raise StateError(f"Entry {shown(name)} in {path} is {type(x).__name__} and not a named tensor.")
-        kind = _odd_kind(x)
+        kind = odd_kind(x)
         if kind is not None:
             raise StateError(f"Tensor {shown(name)} in {path} is {kind}: save plain tensors, which hold their numbers.")
     return {name: x.detach().resolve_conj().resolve_neg() for name, x in content.items()}
@@ -60,8 +60,8 @@ def _refuse_packed(path: Path) -> None:
                 raise ValueError("the archive holds more than its size")
 
 
-def _odd_kind(x: Tensor) -> str | None:
-    """What a tensor is that is none of numbers in memory, or has more entries than those."""
+def odd_kind(x: Tensor) -> str | None:
+    """What a tensor is that is none of numbers in memory, or has more entries than those; None if it is plain."""
     if x.is_meta:
         return "a meta tensor, which has no numbers"
     if x.is_quantized:

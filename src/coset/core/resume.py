@@ -27,7 +27,7 @@ from coset.core.errors import CosetError
 from coset.core.files import Fault, atomic_write, write_json
 from coset.core.json_reader import JsonObject
 from coset.core.lock import NAME as LOCK, locked
-from coset.core.pickles import read_pickle
+from coset.core.pickles import odd_kind, read_pickle
 
 DIGEST = "digest"  # of a checkpoint's content, which has it as one more entry
 SETTINGS, METRICS, CHECKPOINT = "settings.json", "metrics.jsonl", "checkpoint.pt"
@@ -103,9 +103,15 @@ class Stage:
         """Replace the checkpoint: tensors and numbers in plain containers."""
         if self.folder is None:
             return
-        # Through a file of Python's, since torch alone says of a full disk that a position is unexpected.
+        # Through a file of Python's, since torch alone says of a full disk that a position is unexpected; and it may
+        # say so of that file, too, after what the system said.
         with atomic_write(self.folder / CHECKPOINT) as temporary, temporary.open("wb") as file:
-            torch.save({**content, DIGEST: content_digest(content)}, file)
+            try:
+                torch.save({**content, DIGEST: content_digest(content)}, file)
+            except RuntimeError as error:
+                if isinstance(error.__context__, OSError):
+                    raise error.__context__ from None
+                raise
 
     def load_checkpoint(self, device: torch.device, keys: Sequence[str]) -> dict[str, Any] | None:
         """The last checkpoint, in which all `keys` must be; None if there is none."""
@@ -114,9 +120,7 @@ class Stage:
         file = self.folder / CHECKPOINT
         damaged = "is damaged: remove it to start again"
         content = read_pickle(file, device, damaged, CosetError)
-        # torch does not look whether the numbers are those that were written.
-        is_whole = isinstance(content, dict) and content.pop(DIGEST, None) == content_digest(content)
-        if not (is_whole and set(keys) <= content.keys()):
+        if not (_is_whole(content) and set(keys) <= content.keys()):
             raise CosetError(f"{file} {damaged}.")
         return dict(content)
 
@@ -384,8 +388,22 @@ def _advising(advice: str) -> Fault:
     return lambda text: CosetError(f"{text.rstrip('.')}: {advice}.")
 
 
+def _is_whole(content: Any) -> bool:
+    """Whether the numbers of a checkpoint are those that were written, at which torch does not look.
+
+    Its digest, which is one of its entries, is taken out.
+    """
+    try:
+        return isinstance(content, dict) and content.pop(DIGEST, None) == content_digest(content)
+    except (ValueError, RecursionError):  # of containers that hold themselves
+        return False
+
+
 def content_digest(content: object) -> str:
-    """Sixteen characters that differ where tensors and numbers in containers of any depth do."""
+    """Sixteen characters that differ where tensors and numbers in containers of any depth do.
+
+    Raises ValueError where a tensor is none of numbers in memory.
+    """
     digest = hashlib.sha256()
     _add(digest, content)
     return digest.hexdigest()[:16]
@@ -393,6 +411,8 @@ def content_digest(content: object) -> str:
 
 def _add(digest: hashlib._Hash, content: object) -> None:
     if isinstance(content, Tensor):
+        if content.is_conj() or odd_kind(content) is not None:
+            raise ValueError("a tensor that no checkpoint has")
         digest.update(tensor_digest([content]).encode())
     elif isinstance(content, dict):
         digest.update(f"dict of {len(content)}".encode())

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import zlib
 from pathlib import Path
 
 from coset.core.errors import DataError
+
+LARGEST = 2**28  # bytes that are unpacked, more than any file here has: a few of them may stand for any number
 
 # What had its hash in this process, as (path, size, time of change, hash).
 _verified: set[tuple[Path, int, int, str]] = set()
@@ -36,9 +39,12 @@ def read(path: Path, expected: str) -> bytes:
 def unpack(packed: bytes, name: str) -> bytes:
     """Undo gzip; `name` is for the error."""
     try:
-        return gzip.decompress(packed)
+        content = gzip.GzipFile(fileobj=io.BytesIO(packed)).read(LARGEST + 1)
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"{name} is damaged or only half written ({error}): fetch it again") from error
+    if len(content) > LARGEST:
+        raise DataError(f"{name} holds more than {LARGEST >> 20} MiB, and no file of data does: fetch it again")
+    return content
 
 
 def verify(content: bytes, name: str, expected: str) -> None:

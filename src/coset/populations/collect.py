@@ -161,7 +161,7 @@ class _Collection:
         first = number * self.settings.chunk
         stage = self.folder.stage(result=f"chunk-{number:05d}.safetensors", metrics=False)
         population = stage.read(self._load)
-        if population is not None and population.about.get("runs", 0) >= count:
+        if population is not None and population.about["runs"] >= count:
             return population[population.labels["run"] < first + count]
         starts = self.starts(number, count)
         chunk = self._train(number, starts, stage)
@@ -172,9 +172,15 @@ class _Collection:
 
     def _load(self, file: Path) -> Population:
         try:
-            return Population.load(file, self.split.inputs.device)
+            population = Population.load(file, self.split.inputs.device)
+            like = states.of(self.model)
+            stacked = once(owners(like), lambda name: like[name].new_empty(0, *like[name].shape))
+            states.check({name: x[:0] for name, x in population.states.items()}, stacked, str(file))
+            if not (isinstance(population.about.get("runs"), int) and "run" in population.labels):
+                raise StateError(f"{file} does not say which runs its networks are of.")
         except StateError as error:
             raise StateError(f"{error} Remove it to train that chunk again.") from error
+        return population
 
     def _train(self, number: int, starts: Mapping[str, Tensor], stage: Stage) -> Chunk:
         """The networks of a chunk at the end, on from the checkpoint if there is one of the same networks."""

@@ -48,6 +48,9 @@ class Gaussian(Solution):
         floating = {name: x for name, x in self.mean.items() if x.is_floating_point()}
         own = {id(floating[name]) for name in std if name in floating}
         deviations = check(std, {name: x for name, x in floating.items() if id(x) in own}, "the standard deviations")
+        for name, x in [*floating.items(), *deviations.items()]:
+            if x.element_size() == 1:
+                raise StateError(f"Tensor '{name}' has numbers of 8 bits, with which no Gaussian computes: convert it.")
         for name, x in deviations.items():
             if negative := int((x < 0).sum()):
                 raise StateError(

@@ -9,8 +9,10 @@ from __future__ import annotations
 import copy
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set, ValuesView
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence, Set, ValuesView
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any, Literal
 
 import torch
@@ -19,6 +21,7 @@ from torch.utils import _pytree as pytree
 
 from coset.core.errors import CosetError
 from coset.core.show import Shown, Table
+from coset.symmetries.mentions import names_in_code, numbers_in_code
 
 Args = Tensor | tuple[Any, ...]
 """The positional arguments of a model, or its only one."""
@@ -28,6 +31,10 @@ Rebuild = Callable[[Sequence[Leaf]], Any]
 Kind = Literal["size", "number", "flag", "value", "again"]
 # Whole numbers up to which a call is tried that may choose one of several heads.
 MOST_WAYS = 16
+# A number in the code above which no call is tried, as it may be a count of steps.
+LARGEST_NUMBER = 128
+# Optional arguments up to which tensors are made up for each.
+MOST_OPTIONAL = 4
 
 
 @dataclass(frozen=True, repr=False)
@@ -117,7 +124,7 @@ def spelled_out(example: Example, forward: Callable[..., Any]) -> Example:
         example: The call.
         forward: The method of the model that it calls.
     """
-    numbers = {name: x for name, x in _left_out(example, forward).items() if isinstance(x, int | float | str)}
+    numbers = {name: x for name, x in _left_out(example, forward).items() if isinstance(x, int | float | str | Enum)}
     return Example(example.args, {**example.kwargs, **numbers}, example.training)
 
 
@@ -236,11 +243,39 @@ def variants(model: nn.Module, example: Example, *, thorough: bool = True) -> It
         example: The call that is varied.
         thorough: Whether to try many sizes; a few otherwise.
     """
-    for resizing in resizings(example, thorough):
+    yield from other_sizes(example, thorough)
+    yield from other_numbers(model, example)
+    yield from other_values(example)
+
+
+def other_sizes(
+    example: Example, thorough: bool, turns: Mapping[int, Collection[int]] | None = None
+) -> Iterator[Variant]:
+    """Calls with other sizes; the arguments are those of `resizings`."""
+    for resizing in resizings(example, thorough, turns):
         what = f"{resizing.other} in place of {resizing.axis}"
         yield Variant(resizing.of(example), "size", what, resizing.axis)
-    yield from _other_settings(model, example, _numbers_near)
-    yield from other_values(example)
+
+
+def other_numbers(model: nn.Module, example: Example) -> Iterator[Variant]:
+    """Calls with other numbers, flags and names among the arguments.
+
+    Args:
+        model: As for `variants`.
+        example: The call that is varied.
+    """
+    named = [x for x in numbers_in_code(model) if x >= 0]
+
+    def numbers(leaf: float) -> Sequence[float]:
+        near = _numbers_near(leaf)
+        if isinstance(leaf, bool):
+            return near
+        steps = (0, 1) if isinstance(leaf, int) else (0, 0.01, -0.01)
+        beside = [x + step for x in named if isinstance(x, float) or isinstance(leaf, int) for step in steps]
+        further = [x for x in beside if x != leaf and isinstance(x, type(leaf)) and x <= LARGEST_NUMBER]
+        return list(dict.fromkeys([*near, *further]))
+
+    yield from _other_settings(model, example, numbers)
 
 
 def detours(model: nn.Module, example: Example) -> Iterator[Variant]:
@@ -256,13 +291,20 @@ def detours(model: nn.Module, example: Example) -> Iterator[Variant]:
     yield from _with_more(model, example)
 
 
-def resizings(example: Example, thorough: bool) -> Iterator[Resizing]:
+def resizings(
+    example: Example, thorough: bool, turns: Mapping[int, Collection[int]] | None = None
+) -> Iterator[Resizing]:
     """Other sizes for axes of equal size, which may be one and the same thing, such as time, or not.
 
     Args:
         example: The call whose sizes are varied.
         thorough: Whether to try many sizes; a few otherwise.
+        turns: Sizes -> those to try in their place, instead of ones that are near.
     """
+
+    def others(size: int, thorough: bool) -> Collection[int]:
+        return _sizes_near(size, thorough) if turns is None else turns.get(size, ())
+
     tensors = example.tensors
     # An index beyond a table ends a CUDA context, so there sizes only shrink.
     growing = not any(x.is_cuda for x in tensors)
@@ -271,9 +313,17 @@ def resizings(example: Example, thorough: bool) -> Iterator[Resizing]:
         later = tuple(axis for axis in axes if axis)
         together = dict.fromkeys(which for which in (later, tuple(axes)) if len(which) > 1)
         for which in [*together, *((axis,) for axis in axes)]:
-            for other in _sizes_near(size, thorough and (which in together or not set(which) & set(later[1:]))):
+            many = thorough and (which in together or not set(which) & set(later[1:]))
+            for other in others(size, many):
                 if other < size or growing:
                     yield Resizing(size, other, which)
+        for axis in later if thorough else ():
+            # Images and captions may have an axis of the same size that is not the same thing.
+            which_tensors = [k for k, x in enumerate(tensors) if axis < x.dim() and x.shape[axis] == size]
+            for k in which_tensors if len(which_tensors) > 1 else ():
+                for other in others(size, False):
+                    if other < size or growing:
+                        yield Resizing(size, other, (axis,), k)
 
 
 RESIZABLE = (torch.strided, torch.sparse_coo)
@@ -281,21 +331,26 @@ RESIZABLE = (torch.strided, torch.sparse_coo)
 
 @dataclass(frozen=True)
 class Resizing:
-    """Another size for those of some axes that have one size."""
+    """Another size for those of some axes that have one size, in all tensors or only in one."""
 
     size: int
     other: int
     axes: tuple[int, ...]
+    only: int | None = None
 
     @property
     def axis(self) -> str:
-        return f"{self.size} on axis {' and '.join(map(str, self.axes))}"
+        where = "" if self.only is None else f" of tensor {self.only}"
+        return f"{self.size} on axis {' and '.join(map(str, self.axes))}{where}"
 
     def of(self, example: Example) -> Example:
         """The example with these axes cut short, or gone through again."""
+        count = itertools.count()
 
         def resize(x: Leaf) -> Leaf:
-            for axis in range(x.dim() if isinstance(x, Tensor) and x.layout in RESIZABLE else 0):
+            if not isinstance(x, Tensor) or x.layout not in RESIZABLE or self.only not in (None, next(count)):
+                return x
+            for axis in range(x.dim()):
                 if x.shape[axis] == self.size and axis in self.axes:
                     x = x.index_select(axis, torch.arange(self.other, device=x.device) % self.size)
             return x
@@ -314,8 +369,14 @@ def _other_settings(
     """Numbers may be counts of steps, flags and names may choose a branch, and what is optional may be left out."""
     leaves, rebuild = flatten((example.args, example.kwargs))
     for k, leaf in enumerate(leaves):
-        kind: Kind = "flag" if isinstance(leaf, bool | str) else "number"
-        others: Sequence[Leaf] = numbers(leaf) if isinstance(leaf, int | float) else _names_beside(model, leaf)
+        kind: Kind = "flag" if isinstance(leaf, bool | str | Enum) else "number"
+        others: Sequence[Leaf] = (
+            [other for other in type(leaf) if other is not leaf]
+            if isinstance(leaf, Enum)
+            else numbers(leaf)
+            if isinstance(leaf, int | float)
+            else _names_beside(model, leaf)
+        )
         for other in others:
             args, kwargs = rebuild([*leaves[:k], other, *leaves[k + 1 :]])
             yield Variant(Example(args, kwargs, example.training), kind, f"{other!r} in place of {leaf!r}")
@@ -341,24 +402,47 @@ def _with_more(model: nn.Module, example: Example) -> Iterator[Variant]:
             yield Variant(call, "flag", f"{name} given")
 
 
+def with_optional(model: nn.Module, example: Example, sizes: Collection[int]) -> Iterator[Variant]:
+    """Calls that give an argument which the example leaves out, such as a state to begin with or a residual.
+
+    Args:
+        model: As for `variants`.
+        example: The call that is varied.
+        sizes: How many units such a tensor may have along its last axis.
+    """
+    names = [name for name, default in _left_out(example, model.forward).items() if default is None]
+    real = [x for x in example.tensors if x.dim() and x.shape[0] and not x.is_meta]
+    for name in names if len(names) <= MOST_OPTIONAL else ():
+        for x in real[:1]:
+            leads = dict.fromkeys([tuple(x.shape[:-1]), (x.shape[0],), (1, x.shape[0])])
+            for size, lead in itertools.product(dict.fromkeys(sizes), leads):
+                generator = torch.Generator().manual_seed(size)
+                guess = torch.randn((*lead, size), generator=generator).to(x.device)
+                guess = guess.to(x.dtype) if x.is_floating_point() else guess
+                for value in (guess, (guess, guess)):
+                    call = Example(example.args, {**example.kwargs, name: value}, example.training)
+                    yield Variant(call, "flag", f"{name} given")
+
+
 def _ways(leaf: float) -> Sequence[float]:
     """Numbers that may choose one of several heads."""
     return range(MOST_WAYS) if isinstance(leaf, int) and not isinstance(leaf, bool) else ()
 
 
 def _names_beside(model: nn.Module, name: Leaf) -> list[str]:
-    """What may be said in place of the name of a part."""
+    """What may be said in place of a name: those of other parts, and those in the code."""
     if not isinstance(name, str):
         return []
     parts = [list(module) for module in model.modules() if isinstance(module, nn.ModuleDict | nn.ParameterDict)]
-    return [other for keys in parts if name in keys for other in keys if other != name]
+    beside = [other for keys in parts if name in keys for other in keys]
+    return [other for other in dict.fromkeys([*beside, *names_in_code(model)]) if other != name]
 
 
 def _numbers_near(leaf: float) -> Sequence[float]:
     if isinstance(leaf, bool):
         return [not leaf]
     if isinstance(leaf, float):
-        return [other for other in dict.fromkeys((0.0, 2 * leaf, leaf / 2, 1.0, -leaf)) if other != leaf]
+        return [other for other in dict.fromkeys((0.0, 2 * leaf, leaf / 2, leaf / 4, 1.0, -leaf)) if other != leaf]
     near = dict.fromkeys((leaf + 1, leaf - 1, leaf + 2, 2 * leaf, 1))
     return [other for other in near if other != leaf and (other >= 0 or leaf < 0)]
 

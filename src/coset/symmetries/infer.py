@@ -16,7 +16,7 @@ from coset.core.errors import SymmetryError
 from coset.core.functional import named_tensors, pairs_in_one_memory
 from coset.symmetries.comparison import generic
 from coset.symmetries.equivariance import inequivariant_ops
-from coset.symmetries.examples import Args, Example, Variant, as_example, detours, spelled_out
+from coset.symmetries.examples import Args, Example, Variant, as_example, detours, other_numbers, spelled_out
 from coset.symmetries.interpreter import build, infer
 from coset.symmetries.mentions import unmentioned
 from coset.symmetries.reach import freeze_what_they_may_read, unreached
@@ -112,6 +112,11 @@ class _Inference:
         if self.inference.meets_zeros:
             # A loop over one step tells nothing of its recurrent weights; one over two does.
             self._trace_another_size()
+        for variant in other_numbers(model, first) if self.inference.meets_zeros else ():
+            if variant.kind == "number" and touched(model, variant.example) is not None:
+                self._trace_also(variant)
+            if not self.inference.meets_zeros or len(self.traces) >= MOST_TRACES:
+                break
         self._reach()
 
     def _trace(self, example: Example) -> None:
@@ -146,13 +151,7 @@ class _Inference:
                 missing - (set() if detour.example.training else dead)
             ):
                 continue
-            try:
-                self._trace(detour.example)
-            except SymmetryError as error:
-                logger.info("not traced with %s: %s", detour.what, error)
-            else:
-                self.others.append(detour)
-                self._infer()
+            self._trace_also(detour)
         # What the example computes in vain matters to no call of its kind.
         self.aside |= dead
         self._freeze_unreached()
@@ -257,6 +256,13 @@ class _Inference:
             return False
         if any(trace.example is variant.example for trace in self.traces):
             return False
+        if not self._trace_also(variant):
+            return False
+        self._freeze_unreached()
+        return True
+
+    def _trace_also(self, variant: Variant) -> bool:
+        """Whether another call could be traced; inference then knows of it."""
         try:
             self._trace(variant.example)
         except SymmetryError as error:
@@ -264,7 +270,6 @@ class _Inference:
             return False
         self.others.append(variant)
         self._infer()
-        self._freeze_unreached()
         return True
 
     def _freeze(self, sym: Symmetry, error: CounterexampleError) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,7 +25,7 @@ from coset.symmetries.scaling import Factor, find_scalings, independent
 from coset.symmetries.subgraphs import SUBGRAPH_RULES, SubgraphCall
 from coset.symmetries.symmetry import Symmetry
 from coset.symmetries.tape import NONLINEAR, RULES, Call, NodeValue, NoRuleError, Slices, Tape, Value
-from coset.symmetries.terms import Cause, Origin, Term, Unifier, find, fixed, freeze, leaves, parts, units
+from coset.symmetries.terms import Cause, Origin, Term, Unifier, cuts, find, fixed, freeze, leaves, parts, units
 from coset.symmetries.ties import break_ties
 from coset.symmetries.trace import Trace, op_name, shape_of
 
@@ -58,6 +58,28 @@ def infer(traces: Sequence[Trace], strict: bool = False) -> Inference:
 
     All graphs are read onto one tape, over the same tensors of the state, so what is left free holds for all.
     """
+    alone = [_read_together([trace], strict) for trace in traces] if len(traces) > 1 else []
+    inference = _read_together(traces, strict)
+    for name, axis in _moving_cuts(alone):
+        # A part of a table up to a size or number says nothing of the parts of other calls.
+        freeze(inference.parameters[name].axes[axis], Cause("", "cut at different places in different calls"))
+        inference.tape.map(inference.parameters[name], NONLINEAR)
+    if inference.tape.rankings:
+        buffers = {name for trace in traces for name in trace.buffers}
+        break_ties(inference.parameters, buffers, inference.tape, strict)
+    return inference
+
+
+def _moving_cuts(alone: Sequence[Inference]) -> Iterator[tuple[str, int]]:
+    """Tensors and axes of which several calls take different slices."""
+    for name in dict.fromkeys(name for one in alone for name in one.read):
+        values = [one.parameters[name] for one in alone if name in one.read]
+        for axis in range(len(values[0].axes)):
+            if len({cuts(value.axes[axis]) for value in values} - {frozenset()}) > 1:
+                yield name, axis
+
+
+def _read_together(traces: Sequence[Trace], strict: bool) -> Inference:
     splits: frozenset[Origin] = frozenset()
     for _ in range(MOST_RESTARTS):
         inference = Inference({}, Tape(Unifier()))
@@ -67,9 +89,6 @@ def infer(traces: Sequence[Trace], strict: bool = False) -> Inference:
         if inference.tape.unifier.splits <= splits:
             break
         splits |= inference.tape.unifier.splits
-    if inference.tape.rankings:
-        buffers = {name for trace in traces for name in trace.buffers}
-        break_ties(inference.parameters, buffers, inference.tape, strict)
     return inference
 
 

@@ -14,7 +14,7 @@ that all axes that share it see the refinement. Units that stay unfrozen are the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
@@ -347,6 +347,20 @@ def edges(term: Term) -> list[int]:
     for block in blocks(term):
         out.append(out[-1] + block.size)
     return out
+
+
+def cuts(term: Term) -> frozenset[tuple[int, int, int]]:
+    """Where concatenations inside a term are cut: stride, size of the whole, place."""
+    return frozenset(_cuts(term, 1))
+
+
+def _cuts(term: Term, stride: int) -> Iterator[tuple[int, int, int]]:
+    term = find(term)
+    if term.kind == "concat":
+        yield from ((stride, term.size, place) for place in edges(term)[1:-1])
+    for child in reversed(parts(term) if term.kind != "units" else []):
+        yield from _cuts(child, stride)
+        stride *= child.size if term.kind == "product" else 1
 
 
 def section(term: Term, start: int, stop: int) -> Term:

@@ -24,8 +24,9 @@ from torch.utils import _pytree as pytree
 from coset.core import state as states
 from coset.core.errors import CosetError, SymmetryError
 from coset.core.show import Shown, Table
+from coset.symmetries.branches import other_branches
 from coset.symmetries.comparison import NOISE, TOLERANCE, any_finite, difference, generic, numbers, sizes
-from coset.symmetries.examples import Example, Variant, counts, other_values, variants
+from coset.symmetries.examples import Example, Variant, counts, other_sizes, other_values, variants, with_optional
 from coset.symmetries.fold import fold
 from coset.symmetries.group import Element, MatrixGroup, Scaling
 from coset.symmetries.trace import Guarded, Trains, mode, quiet, trainable_call, training, ways_to_train
@@ -47,6 +48,13 @@ SECONDS_FOR_WEAK = 2.0
 THOROUGH = 2e8
 # Sizes of one axis that a model may refuse until no more are tried.
 MOST_REFUSED = 3
+# Calls of one module after which it is looked whether it still is the same function.
+CALLS = 4
+TRAINING = "training mode"
+# Sizes of groups for which an optional argument is made up.
+MOST_SIZES = 6
+# In training mode inputs are also tried that are so many times as large, past the bends of clamps.
+LARGER = (1.0, 10.0, 1000.0)
 SPECIAL = "; at random weights it holds, so the given ones are special: equal scores under a top-k or sort, say"
 
 
@@ -298,6 +306,10 @@ def confirmed(sym: Symmetry, model: nn.Module, example: Example, names: Iterable
     return {name for name, change in changes.items() if change <= TOLERANCE[runner.precision]}
 
 
+def _times(example: Example, factor: float) -> Example:
+    return example.replace(lambda x: factor * x if isinstance(x, Tensor) and x.is_floating_point() else x)
+
+
 def in_evaluation(sym: Symmetry) -> Symmetry:
     """The symmetry with all scalings that hold in evaluation taken as exact, so that random elements have them."""
     return replace(sym, scalings=tuple(replace(scaling, evaluation_only=False) for scaling in sym.scalings))
@@ -316,6 +328,10 @@ class _Precisions(Guarded):  # type: ignore[no-untyped-call]
         result = super().__torch_dispatch__(func, types, args, kwargs)
         self.dtypes |= {x.dtype for x in pytree.tree_leaves(result) if isinstance(x, Tensor) and x.dtype in TOLERANCE}
         return result
+
+
+def _in_order(outputs: list[Tensor]) -> list[Tensor]:
+    return [x.flatten().sort().values for x in outputs]
 
 
 class _Runner:
@@ -356,14 +372,14 @@ class _Runner:
             return numbers(states.call(self.model, state, call.args, dict(call.kwargs)))
 
     def run_twice(self, state: Mapping[str, Tensor], example: Example) -> list[Tensor]:
-        """What the second call gives, after the first has written into buffers."""
+        """What later calls give, after the first has written into buffers."""
         torch.manual_seed(self.seed)
         model = copy.deepcopy(self.model)
         with torch.no_grad():
             for name, tensor in model.state_dict().items():
                 tensor.copy_(state[name])
         with mode(model, example.training):
-            for _ in range(2):
+            for _ in range(CALLS):
                 call = example.copy()
                 output = model(*call.args, **call.kwargs)
         return numbers(output)
@@ -375,15 +391,22 @@ class _Runner:
     def variants(self) -> Iterable[Variant]:
         """Other calls, as many as the size of the model makes cheap."""
         thorough = self.size * max(1, sum(x.numel() for x in self.example.tensors)) <= THOROUGH
-        again = [Variant(self.example, "again", "a second call of the same module")] if thorough else []
+        call = self.example
+        more = [Variant(call, "again", "a second call of the same module")] if thorough else []
+        if not call.training:
+            more.append(Variant(Example(call.args, call.kwargs, training=True), "flag", TRAINING))
         refused: dict[str, int] = {}
-        for variant in [*again, *variants(self.model, self.example, thorough=thorough)]:
+        for variant in [*more, *variants(self.model, call, thorough=thorough)]:
             if refused.get(variant.axis, 0) >= MOST_REFUSED:
                 continue
             if self._takes(variant):
                 yield variant
             elif variant.axis:
                 refused[variant.axis] = refused.get(variant.axis, 0) + 1
+        turns = other_branches(self.model, call) if thorough else {}
+        yield from filter(self._takes, other_sizes(call, False, turns))
+        sizes = dict.fromkeys(group.size for group in self.sym.groups if group.size > 1)
+        yield from filter(self._takes, with_optional(self.model, call, list(sizes)[:MOST_SIZES]) if thorough else ())
 
     def _takes(self, variant: Variant) -> bool:
         try:
@@ -399,12 +422,16 @@ class _Runner:
         """How much the output of another call changes under two elements; None where it says nothing."""
         state = self._weights(weights)
         base = self._run_other(state, variant)
-        if not any_finite(base):
-            return None
-        if variant.kind == "flag" and [x.shape for x in base] != [x.shape for x in self.run(state)]:
-            # It asks for other results, such as the hidden states.
+        if not any_finite(base) or (variant.what == TRAINING and self._random(state, variant)):
             return None
         generator = torch.Generator().manual_seed(self.seed)
+        if variant.kind == "flag" and [x.shape for x in base] != [x.shape for x in self.run(state)]:
+            # It asks for other results: hidden states are in the order of their units.
+            image = self.sym.act(self.sym.cycles(generator), state)
+            return difference(_in_order(self._run_other(image, variant)), _in_order(base))
+        if variant.what == TRAINING:
+            # Factors may hold in evaluation only.
+            return difference(self._run_other(self.sym.act(self.sym.cycles(generator), state), variant), base)
         elements = [self.sym.cycles(generator), self.sym.random(generator, scalings=True)]
         elements += self._turns(generator)
         if variant.kind == "value" and self.sym.conditional:
@@ -423,6 +450,15 @@ class _Runner:
         share = NOISE[self.precision] / TOLERANCE[self.precision]
         return [share * size for size in usual] if len(usual) == len(base) else None
 
+    def _random(self, state: Mapping[str, Tensor], variant: Variant) -> bool:
+        """Whether chance plays a part in a call, so that it changes with the order of units."""
+        seed, base = self.seed, self._run_other(state, variant)
+        try:
+            self.seed = seed + 1
+            return difference(self._run_other(state, variant), base) > NOISE[self.precision]
+        finally:
+            self.seed = seed
+
     def broken_in_training(self, weights: str) -> dict[str, float]:
         """The scalings said to hold in both modes that change the output in training -> by how much."""
         claimed = [scaling for scaling in self.claimed.scalings if scaling.in_both_modes]
@@ -440,15 +476,23 @@ class _Runner:
             base = run(state, call) if call is not None else []
             if call is None or not base or difference(run(state, call), base) > NOISE[self.precision]:
                 continue
-            element = self.claimed.random(self.generator, scalings=True)
-            factors = self.claimed.element(scales=element.scales)
-            if difference(run(self.sym.act(factors, state), call), base) <= TOLERANCE[self.precision]:
-                continue
-            for scaling in claimed:
-                image = self.sym.act(self._factors(scaling), state)
-                change = difference(run(image, call), base)
-                if change > TOLERANCE[self.precision]:
-                    broken[scaling.name] = max(change, broken.get(scaling.name, 0.0))
+            for each in (_times(call, factor) for factor in LARGER):
+                base = run(state, each)
+                # A sign that is left as it is would show nothing, so those of a whole tensor are tried one by one.
+                alone = [s for s in claimed if s.kind == "sign" and s.size * s.copies == 1]
+                together = [s for s in claimed if s not in alone]
+                if not any_finite(base):
+                    continue
+                if together:
+                    element = self._factors(together[0])
+                    for scaling in together[1:]:
+                        element = element @ self._factors(scaling)
+                    if difference(run(self.sym.act(element, state), each), base) > TOLERANCE[self.precision]:
+                        alone += together
+                for scaling in alone:
+                    change = difference(run(self.sym.act(self._factors(scaling), state), each), base)
+                    if change > TOLERANCE[self.precision]:
+                        broken[scaling.name] = max(change, broken.get(scaling.name, 0.0))
         return broken
 
     def _weights(self, weights: str) -> dict[str, Tensor]:
@@ -461,12 +505,14 @@ class _Runner:
         least = self._least(state, base)
 
         def breaks(element: Element) -> bool:
-            image = self._run_other(self.sym.act(element, state), variant)
+            image = self._run_other(self.image(element, state), variant)
             return difference(image, base, least) > TOLERANCE[self.precision]
 
         groups = tuple(group.name for group in self.sym.groups if breaks(self._only({group.name})))
-        scalings = tuple(s.name for s in self.sym.scalings if s.exact and breaks(self._factors(s)))
-        matrices = tuple(group.name for group in self.sym.matrices if breaks(self._turn(group.name)))
+        claimed = [s for s in self.sym.scalings if s.exact and variant.what != TRAINING]
+        scalings = tuple(s.name for s in claimed if breaks(self._factors(s)))
+        turning = [group.name for group in self.sym.matrices if variant.what != TRAINING]
+        matrices = tuple(name for name in turning if breaks(self._turn(name)))
         named = [*groups, *scalings, *(f"the matrices of {name}" for name in matrices)]
         return CounterexampleError(
             f"the model's output changes by {change:.1e} with {variant.what}: no symmetry there in "
@@ -676,6 +722,8 @@ class _Runner:
         """Factors of one scaling between 1/2 and 2, or signs."""
         lead = (scaling.copies, scaling.size) if scaling.over else (scaling.size,)
         noise = torch.rand(lead, generator=self.generator, dtype=torch.float64) * 2 - 1
+        if scaling.kind == "sign":
+            noise.flatten()[0] = -1.0
         factor = noise.sign() if scaling.kind == "sign" else torch.exp2(noise)
         return self.sym.element(scales={scaling.name: factor})
 

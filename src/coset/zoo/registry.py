@@ -150,7 +150,7 @@ def _sizes(text: str) -> list[int]:
 def _value(text: str) -> object:
     try:
         return json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 

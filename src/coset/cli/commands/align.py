@@ -20,6 +20,7 @@ from coset.cli.options import (
     JsonOption,
     MetaOption,
     ModelOption,
+    OverwriteOption,
     SeedOption,
     SymmetryOption,
 )
@@ -49,6 +50,7 @@ def align(
     meta: MetaOption = False,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Permute the units of the second checkpoint to match the first; it computes the same function as before.
@@ -66,9 +68,9 @@ def align(
 
     spec = ModelSpec(model, args, input or (), symmetry, meta, device)
     check_named(spec)
-    files.check_output_checkpoint("--output", output, second, [first])
+    files.check_output_checkpoint("--output", output, second, [first, symmetry], overwrite)
     element_file = files.element_file(output)
-    files.check_output("--output", element_file, [".safetensors"], [first, second])
+    files.check_output("--output", element_file, [".safetensors"], [first, second, symmetry], overwrite)
     if method in NEED_DATA and data is None:
         raise CosetError(f"--method {method} runs the model on data: name some with --data.")
     with open_display(quiet=json) as display:
@@ -138,8 +140,13 @@ def _write(
                 squares[k] += float((target - x.float()).square().sum(dtype=torch.float64))
         return after
 
-    files.write(b, output, aligned, {"coset.aligned_to": reference})
-    save_element(files.element_file(output), sym, element)
+    element_file = files.element_file(output)
+    save_element(element_file, sym, element)
+    try:
+        files.write(b, output, aligned, {"coset.aligned_to": reference})
+    except BaseException:
+        element_file.unlink(missing_ok=True)  # as it says nothing without the checkpoint
+        raise
     return math.sqrt(squares[0]), math.sqrt(squares[1])
 
 

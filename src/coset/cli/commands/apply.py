@@ -9,7 +9,7 @@ import typer
 
 from coset.cli import console
 from coset.cli.console import open_display
-from coset.cli.options import CheckpointArgument, JsonOption
+from coset.cli.options import CheckpointArgument, JsonOption, OverwriteOption
 from coset.core.names import plural
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ def apply(
     checkpoint: CheckpointArgument,
     output: Annotated[Path, typer.Option("--output", "-o", help="The moved checkpoint: .safetensors, or a folder.")],
     inverse: Annotated[bool, typer.Option("--inverse", help="Undo the element instead.")] = False,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Replay an alignment on another checkpoint of the same layout, without a model.
@@ -30,7 +31,7 @@ def apply(
     from coset.cli import files
     from coset.symmetries.serialization import load_element
 
-    files.check_output_checkpoint("--output", output, checkpoint, [element])
+    files.check_output_checkpoint("--output", output, checkpoint, [element], overwrite)
     source = files.open_checkpoint(checkpoint)
     sym, change = load_element(element)
     if inverse:

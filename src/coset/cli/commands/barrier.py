@@ -21,6 +21,7 @@ from coset.cli.options import (
     InputOption,
     JsonOption,
     ModelOption,
+    OverwriteOption,
     SeedOption,
 )
 from coset.core.errors import CosetError
@@ -54,6 +55,7 @@ def barrier(
     input: InputOption = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Measure the loss between two checkpoints, before and after alignment, or along a curve.
@@ -69,7 +71,7 @@ def barrier(
     from coset.plot.page import page
 
     spec = ModelSpec(model, args, input or (), device=device)
-    files.check_output("--html", html, [".html"], [first, second])
+    files.check_output("--html", html, [".html"], [first, second], overwrite)
     with open_display(quiet=json) as display:
         if second is None:
             what = f"along {first.name}"

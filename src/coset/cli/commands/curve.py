@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_file
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,6 +17,7 @@ from coset.cli.options import (
     DeviceOption,
     JsonOption,
     ModelOption,
+    OverwriteOption,
     SeedOption,
     SolutionArgument,
     SplitOption,
@@ -69,6 +69,7 @@ def curve(
     args: ArgsOption = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Learn a curve of low loss between two solutions; called again after it was stopped, it goes on.
@@ -102,7 +103,7 @@ def curve(
         choice("--shape", shape, ("bezier", "chain"))
     alignment = None if no_align else align or "activations"
     spec = ModelSpec(model, args, device=device)
-    files.check_output("--html", html, [".html"], [first, second])
+    files.check_output("--html", html, [".html"], [first, second], overwrite)
     if alignment is not None and alignment not in METHODS:
         raise CosetError(f"--align must be one of {', '.join(METHODS)}, not {alignment!r}.")
     _check_folder(out)
@@ -217,10 +218,12 @@ def _in_precision(q: Solution, experiment: Experiment, path: Path) -> Solution:
 
 
 def _objectives(out: Path) -> dict[str, Any]:
+    from coset.core import json_reader
+    from coset.core.json_reader import JsonObject
     from coset.paths.find_curve import OBJECTIVES
 
-    objectives: dict[str, Any] = json_file.loads((out / OBJECTIVES).read_text(encoding="utf-8"))
-    return objectives
+    file = out / OBJECTIVES
+    return {"objectives": JsonObject(json_reader.read(file), str(file)).series("objectives")}
 
 
 def _show(report: dict[str, Any], losses: dict[str, Barrier], experiment: Experiment, html: Path | None) -> None:

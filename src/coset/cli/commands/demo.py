@@ -14,7 +14,7 @@ import typer
 
 from coset.cli import console
 from coset.cli.console import ReplicasListener, open_display
-from coset.cli.options import SeedOption
+from coset.cli.options import OverwriteOption, SeedOption
 from coset.core.names import plural
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ POINTS = 9
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for what it draws.")] = Path("out/demo"),
     seed: SeedOption = 0,
+    overwrite: OverwriteOption = False,
 ) -> None:
     """Train two small networks, find their symmetry, move one without changing what it computes, align and merge.
 
@@ -62,6 +63,8 @@ def demo(
     picture, curves = out / "blocks.png", out / "barrier.png"
     with files.writing("--out", out):
         out.mkdir(parents=True, exist_ok=True)
+    for file in (picture, curves):
+        files.check_output("--out", file, [".png"], [], overwrite)
     with _one_thread(), open_display() as display:
         display.stage("reading the digits")
         digits = load("digits")

@@ -35,7 +35,7 @@ def fit(
     data: Annotated[str, typer.Option(help="A data set, such as mnist: its training split.")],
     method: Annotated[str, METHOD],
     out: Annotated[Path, typer.Option(help="Folder for solutions, metrics and checkpoints; a run goes on in its own.")],
-    replicas: Annotated[int, typer.Option(help="Solutions from independent starts.", min=1)] = 1,
+    replicas: Annotated[int, typer.Option(help="Solutions from independent starts.", min=1, max=10**6)] = 1,
     settings: Annotated[list[str] | None, SETTING] = None,
     split: SplitOption = None,
     checkpoint_seconds: CheckpointSecondsOption = 60.0,

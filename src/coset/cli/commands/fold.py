@@ -16,6 +16,7 @@ from coset.cli.options import (
     InputOption,
     JsonOption,
     ModelOption,
+    OverwriteOption,
     SymmetryOption,
 )
 from coset.core.errors import CosetError
@@ -32,6 +33,7 @@ def fold(
     input: InputOption = None,
     symmetry: SymmetryOption = None,
     device: DeviceOption = "cpu",
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Make the gains of norms one; the network computes the same function as before.
@@ -46,7 +48,7 @@ def fold(
 
     spec = ModelSpec(model, args, input or (), symmetry, device=device)
     check_named(spec)
-    files.check_output_checkpoint("--output", output, checkpoint, [])
+    files.check_output_checkpoint("--output", output, checkpoint, [symmetry], overwrite)
     with open_display(quiet=json) as display:
         source = files.open_checkpoint(checkpoint)
         net = symmetric_model(spec, checkpoint, display)

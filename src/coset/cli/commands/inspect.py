@@ -11,7 +11,7 @@ import typer
 
 from coset.cli import console
 from coset.cli.console import open_display
-from coset.cli.options import ArgsOption, JsonOption
+from coset.cli.options import ArgsOption, JsonOption, OverwriteOption
 from coset.core.errors import CosetError
 from coset.core.names import plural
 
@@ -44,6 +44,7 @@ def inspect(
     output: Annotated[
         Path | None, typer.Option(help="Write the symmetry as .json, as Symmetry.from_json reads.")
     ] = None,
+    overwrite: OverwriteOption = False,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse a model with an op that has no rule.")] = False,
     meta: Annotated[bool, typer.Option("--meta", help="Trace without weights: large models cost no memory.")] = False,
 ) -> None:
@@ -60,8 +61,8 @@ def inspect(
     from coset.symmetries.infer import symmetry
     from coset.symmetries.serialization import summary
 
-    files.check_output("--plot", plot, FORMATS, [checkpoint])
-    files.check_output("--output", output, [".json"], [checkpoint])
+    files.check_output("--plot", plot, FORMATS, [checkpoint], overwrite)
+    files.check_output("--output", output, [".json"], [checkpoint], overwrite)
     if meta and checkpoint is not None:
         raise CosetError("--meta traces without weights, so give either --meta or --checkpoint.")
     spec = ModelSpec(model, args, input or (), meta=meta)

@@ -16,6 +16,7 @@ from coset.cli.options import (
     InputOption,
     JsonOption,
     ModelOption,
+    OverwriteOption,
     SeedOption,
     SymmetryOption,
 )
@@ -41,6 +42,7 @@ def merge(
     symmetry: SymmetryOption = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Align checkpoints, average them, and repair their norm statistics.
@@ -60,7 +62,7 @@ def merge(
 
     spec = ModelSpec(model, args, input or (), symmetry, device=device)
     check_named(spec)
-    files.check_output("--output", output, [".safetensors"], paths)
+    files.check_output("--output", output, [".safetensors"], [*paths, symmetry], overwrite)
     if len(paths) < 2:
         raise CosetError("Merging needs two checkpoints or more.")
     shares = _numbers(weights, len(paths))

@@ -16,6 +16,7 @@ from coset.cli.options import (
     JsonOption,
     ModelOption,
     OutputOption,
+    OverwriteOption,
     PrecisionOption,
     SeedOption,
     SplitOption,
@@ -61,6 +62,7 @@ def collect(
     input: InputOption = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Train many networks at once, and write them with their starts as a population.
@@ -84,7 +86,7 @@ def collect(
 
     begin = time.perf_counter()
     spec = ModelSpec(model, args, input or (), device=device)
-    files.check_output("--output", output, [".safetensors"], [])
+    files.check_output("--output", output, [".safetensors"], [], overwrite)
     _check_start(start, start_std)
     options = {
         "epochs": epochs,

@@ -18,6 +18,7 @@ from coset.cli.options import (
     InputOption,
     JsonOption,
     ModelOfFileOption,
+    OverwriteOption,
     SeedOption,
     SplitOption,
     WorkOption,
@@ -58,6 +59,7 @@ def evaluate(
     input: InputOption = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Measure how good, how different and how new networks are.
@@ -87,7 +89,7 @@ def evaluate(
     spec = optional_spec(model, args, input, device)
     paths = {"samples": samples, "training": against, "fresh": fresh}
     sources = {name: path for name, path in paths.items() if path is not None}
-    files.check_output("--html", html, [".html"], list(sources.values()))
+    files.check_output("--html", html, [".html"], list(sources.values()), overwrite)
     if noise is not None and not 0 < noise < float("inf"):
         raise CosetError(f"--noise must be positive and finite, not {noise}.")
     populations = {name: open_population(path, device) for name, path in sources.items()}

@@ -18,6 +18,7 @@ from coset.cli.options import (
     JsonOption,
     ModelOfFileOption,
     OutputOption,
+    OverwriteOption,
     PrecisionOption,
     SeedOption,
     SplitOption,
@@ -59,6 +60,7 @@ def fit(
     input: InputOption = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Learn a flow that leads from untrained networks to trained ones.
@@ -100,7 +102,7 @@ def fit(
         conditions=tuple(name for name in conditions.split(",") if name),
     )
     spec = optional_spec(model, args, input, device)
-    files.check_output("--output", output, [".safetensors"], [population])
+    files.check_output("--output", output, [".safetensors"], [population], overwrite)
     options = {
         "epochs": epochs,
         "batch_size": batch_size,

@@ -17,6 +17,7 @@ from coset.cli.options import (
     InputOption,
     JsonOption,
     OutputOption,
+    OverwriteOption,
     SeedOption,
     WorkOption,
 )
@@ -64,6 +65,7 @@ def sample(
     work: WorkOption = None,
     device: DeviceOption = "cpu",
     seed: SeedOption = 0,
+    overwrite: OverwriteOption = False,
     json: JsonOption = False,
 ) -> None:
     """Generate networks, and write them as a population.
@@ -90,7 +92,7 @@ def sample(
     if model and width_of:
         raise CosetError("--model and --width-of both name the model of the samples: give one of them.")
     spec = optional_spec(width_of or model, args, input, device)
-    files.check_output("--output", output, [".safetensors"], [path])
+    files.check_output("--output", output, [".safetensors"], [path], overwrite)
     _check_guidance(guide, strength, split)
     _check_density(log_prob, exact, is_steered=guide is not None or bool(noise))
     if not 0 <= noise < math.inf:
