@@ -22,9 +22,8 @@ from bench.curve_layers import CurveNet
 from bench.hardware import copy_speed, default_device, device_name, now, prepare, product_speed
 from bench.measurement import Measurement, machine
 from coset import MAP, PGD, Adversarial, Connect, Epoch, Method, find_curve, fit, on_epoch, zoo
-from coset.core import state
+from coset.core import capture, state
 from coset.data import Split
-from coset.training import capture
 from coset.training.initialise import fresh
 
 LIMIT = 600.0  # seconds for one row

@@ -28,6 +28,7 @@ from coset.alignment.align import (
     align_many as align_many,
 )
 from coset.alignment.coordinate_ascent import Match as Match
+from coset.alignment.learned import Learned as Learned
 from coset.alignment.many import ManyMatch as ManyMatch
 from coset.alignment.merge import merge as merge
 from coset.alignment.method import (

@@ -15,8 +15,8 @@ import bench
 from bench import curve, process
 from bench.curve import ATTACK, BATCH, TASKS, CurveCase
 from coset import zoo
+from coset.core import capture
 from coset.core.memory import peak_mib
-from coset.training import capture
 
 CPU = torch.device("cpu")
 MLP = CurveCase("mlp:6-5-3", (6,), ("cpu", "cuda"))

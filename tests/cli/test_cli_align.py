@@ -284,4 +284,4 @@ def test_align_calls_coset_align_on_lazy_checkpoints(
 def test_help_names_the_methods(run: Run) -> None:
     for command in ("align", "merge", "barrier"):
         text = " ".join(run(command, "--help").stdout.replace("│", " ").split())
-        assert "auto, weights, activations or sinkhorn" in text
+        assert "auto, weights, activations, learned or sinkhorn" in text

@@ -8,13 +8,13 @@ from torch import Tensor
 
 import coset
 from coset import zoo
+from coset.core import capture
 from coset.data import Split
 from coset.flow import matching, solvers
 from coset.flow.flow import Flow
 from coset.flow.matching import Matching
 from coset.flow.velocity_network import Architecture
 from coset.populations.population import Population
-from coset.training import capture
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)

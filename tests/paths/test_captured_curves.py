@@ -8,8 +8,9 @@ from torch import nn
 
 import coset
 from coset import PAM, Connect, find_curve
+from coset.core import capture
 from coset.data import Split
-from coset.training import capture, loop as stepping
+from coset.training import loop as stepping
 
 if not torch.cuda.is_available():
     pytest.skip("no CUDA device", allow_module_level=True)

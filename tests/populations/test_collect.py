@@ -18,7 +18,7 @@ from trainings import QUICK, KillError, clusters, mlp, stop_at
 
 import coset
 from coset import zoo
-from coset.core import state as states
+from coset.core import capture, state as states
 from coset.core.errors import CosetError, ModelError, StateError
 from coset.data import Split
 from coset.populations import chunk as collecting_chunk
@@ -26,7 +26,6 @@ from coset.populations.chunk import Collect
 from coset.populations.collect import collect
 from coset.populations.population import Population
 from coset.populations.population_outputs import outputs_of_all
-from coset.training import capture
 from coset.training.network import Randomness
 
 

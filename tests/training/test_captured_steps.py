@@ -8,8 +8,9 @@ from torch import nn
 
 import coset
 from coset import zoo
+from coset.core import capture
 from coset.data import Split
-from coset.training import capture, loop as stepping
+from coset.training import loop as stepping
 from coset.training.loop import Method
 
 if not torch.cuda.is_available():

@@ -53,9 +53,9 @@ def align(
         a: What b is brought to: a solution, a state, a module, or a checkpoint of `coset.open_state`.
         b: What is moved, of the same names and shapes.
         sym: The symmetry of their model.
-        method: "weights", "wasserstein" or "kl" (of two Gaussians), "activations" or "sinkhorn" (these need model and
-            data), or an `AlignMethod` with settings, such as `coset.Sinkhorn(steps=50)`. "auto" is wasserstein for two
-            Gaussians and weights otherwise.
+        method: "weights", "wasserstein" or "kl" (of two Gaussians), "activations", "learned" or "sinkhorn" (these need
+            model and data), or an `AlignMethod` with settings, such as `coset.Learned(steps=50)`. "auto" is wasserstein
+            for two Gaussians and weights otherwise.
         model: The network, for methods that run it.
         data: What they run it on.
         restarts: Starts; those after the first begin at random elements, and the best end counts. Where groups meet

@@ -40,11 +40,11 @@ class Match(Shown):
         element: `sym.act(element, b)` is the aligned b.
         objective: What was maximised, at the element.
         identity_objective: The same, without moving anything.
-        sweeps: Passes over the groups, of all starts together; of Sinkhorn its steps.
+        sweeps: Passes over the groups, of all starts together; of a learned match its steps.
         seconds: The time it took.
         objectives: The value that each start reached: their spread says how rugged the problem is.
-        history: What the best start had gained after each sweep, rising; of Sinkhorn the relaxed objective at each
-            step.
+        history: What the best start had gained after each sweep, rising; of a learned match the relaxed objective at
+            each step.
 
     Example:
         >>> match = coset.align(a, b, sym)

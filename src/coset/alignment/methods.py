@@ -22,6 +22,7 @@ METHODS = {
     "wasserstein": NamedMethod("wasserstein:Wasserstein", needs="Gaussians"),
     "kl": NamedMethod("kl:KL", needs="Gaussians"),
     "activations": NamedMethod("activations:Activations", needs="data"),
+    "learned": NamedMethod("learned:Learned", needs="data"),
     "sinkhorn": NamedMethod("sinkhorn:Sinkhorn", needs="data"),
 }
 

@@ -52,6 +52,53 @@ def sinkhorn(scores: Tensor, temperature: float = 1.0, *, tolerance: float = 1e-
     return plan.to(scores.dtype)
 
 
+def balanced_from(scores: Tensor, columns: Tensor, temperature: Tensor | float, sweeps: int) -> tuple[Tensor, Tensor]:
+    """P near the doubly stochastic exp((X + f + g) / tau), by a few sweeps from the g of a similar X.
+
+    For descents, where X changes little from step to step: in the dtype of X, without reading a number from the device,
+    and with as many sweeps in the gradient, which is that of the optimality conditions (Peña et al. 2023).
+
+    Args:
+        scores: X of shape [..., n, n].
+        columns: g to begin with, [..., n].
+        temperature: tau.
+        sweeps: Over rows and columns; columns of P then sum to one, and rows roughly.
+
+    Returns:
+        P, which can be differentiated in X, and g.
+    """
+    plan, potentials = _Sweeps.apply(scores, columns, temperature, sweeps)  # type: ignore[no-untyped-call]
+    return plan, potentials
+
+
+class _Sweeps(torch.autograd.Function):
+    @staticmethod
+    def forward(scores: Tensor, columns: Tensor, temperature: Tensor | float, sweeps: int) -> tuple[Tensor, Tensor]:
+        logits, g = scores / temperature, (columns / temperature).unsqueeze(-2)
+        for _ in range(sweeps):
+            f = -(logits + g).logsumexp(-1, keepdim=True)
+            g = -(logits + f).logsumexp(-2, keepdim=True)
+        return (logits + f + g).exp(), g.squeeze(-2) * temperature
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(output[0])
+        ctx.temperature, ctx.sweeps = inputs[2:]
+        ctx.mark_non_differentiable(output[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor, unused: Tensor) -> tuple[Tensor, None, None, None]:
+        (plan,) = ctx.saved_tensors
+        flow = plan * gradient
+        rows, columns = flow.sum(-1, keepdim=True), flow.sum(-2).unsqueeze(-1)
+        sums, b = plan.sum(-1, keepdim=True), torch.zeros_like(columns)
+        for _ in range(ctx.sweeps):
+            a = (rows - plan @ b) / sums
+            b = columns - plan.mT @ a
+        return plan * (gradient - a - b.mT) / ctx.temperature, None, None, None
+
+
 def in_double(matrix: Tensor, name: str) -> Tensor:
     """The matrix in float64; refuse one that is not floating, finite and of shape [..., n, n]."""
     if matrix.dim() < 2 or matrix.shape[-1] != matrix.shape[-2]:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from coset.core.capture import captured
 from coset.core.errors import CosetError, StateError
 from coset.core.functional import matmul_precision
 from coset.core.progress import Event, Progress
@@ -38,7 +39,6 @@ from coset.flow.transport import Transport, refuse_many_conditions
 from coset.flow.velocity_network import Architecture, Prediction, Standardize, VelocityNetwork, units
 from coset.populations.population import Population
 from coset.symmetries.symmetry import Symmetry
-from coset.training.capture import captured
 from coset.training.loop import Loop, Run, release
 from coset.training.network import Network, Randomness, seeded
 from coset.training.optimizers import Adam, Muon, Optimizer, check_choices, check_positive, cosine

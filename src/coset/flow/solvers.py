@@ -10,10 +10,10 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
+from coset.core.capture import captured
 from coset.core.errors import CosetError
 from coset.core.extras import require
 from coset.core.progress import Event, Progress
-from coset.training.capture import captured
 from coset.weightspace.manifold import Manifold
 
 VelocityFunction = Callable[[Tensor, Tensor], Tensor]

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from coset.core.capture import captured
 from coset.core.errors import CosetError
 from coset.core.functional import matmul_precision
 from coset.data import Split
@@ -18,7 +19,6 @@ from coset.inference.posterior import ChainState, LogPosterior, require_noise
 from coset.inference.sampling import Chains
 from coset.solutions.ensemble import Ensemble
 from coset.solutions.solution import Solution
-from coset.training.capture import captured
 from coset.training.loop import SolutionRun
 from coset.training.network import Network, TrainingProblem
 from coset.training.optimizers import check_choices, check_positive

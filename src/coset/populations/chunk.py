@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from coset.core import state as states
+from coset.core.capture import captured
 from coset.core.errors import CosetError, ModelError
 from coset.core.functional import functional_call, matmul_precision, refuse_shared_modules
 from coset.core.show import ShownSettings
@@ -18,7 +19,6 @@ from coset.core.state import State, members
 from coset.data import Split
 from coset.populations.population_outputs import outputs_of_all
 from coset.solutions.likelihood import Classification, Likelihood, likelihood_of
-from coset.training.capture import captured
 from coset.training.loop import Run
 from coset.training.network import Tensors
 from coset.training.optimizers import SCHEDULES, SGD, Adam, Optimizer, check_choices, check_positive

@@ -55,15 +55,24 @@ def pairs(parts: Sequence[Block], units: str, member: MatrixAxis, lead: int) -> 
     out: list[tuple[Block, Block, int]] = []
     for block, d in places(parts, units, member):
         if member.partner is not None:
-            other = next(other for other in parts if _stands_for(other, block, d, member.partner))
-            out.append((block, other, d))
+            out.append((block, partner(parts, block, d, member.partner), d))
             continue
         # Each unit has a pair of positions beside it, on the same axis.
-        e = next(e for e in (d + 1, d - 1) if _is_pair(block, d, e))
+        e = pair_beside(block, d)
         rest = block.labels[:e] + block.labels[e + 1 :]
         real, imaginary = (Block(block.values.select(lead + e, k), rest) for k in (0, 1))
         out.append((real, imaginary, d - (e < d)))
     return out
+
+
+def pair_beside(block: Block, d: int) -> int:
+    """The label of the pair of positions that each unit at label d has."""
+    return next(e for e in (d + 1, d - 1) if _is_pair(block, d, e))
+
+
+def partner(parts: Sequence[Block], block: Block, d: int, occurrence: int) -> Block:
+    """The block with the second numbers of the pairs whose first ones are at label d."""
+    return next(other for other in parts if _stands_for(other, block, d, occurrence))
 
 
 def _is_pair(block: Block, d: int, e: int) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from coset.core.capture import captured
 from coset.core.errors import CosetError, DataError
 from coset.core.functional import matmul_precision
 from coset.core.progress import Epoch, Event, Progress
@@ -21,7 +22,6 @@ from coset.data import Split
 from coset.solutions.likelihood import Likelihood
 from coset.solutions.solution import Solution
 from coset.training.augmentation import augment
-from coset.training.capture import captured
 from coset.training.network import NetworkIndex, Randomness, Tensors, TrainingProblem
 from coset.training.optimizers import Descent, MinibatchSettings
 

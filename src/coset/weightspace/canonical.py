@@ -69,8 +69,8 @@ def canonicalize(
             signs; a population by `coset.align_many`, by weights only. How unique the result is, depends on the
             method.
         method: of alignment to the reference.
-        model: what the methods "activations" and "sinkhorn" need.
-        data: what the methods "activations" and "sinkhorn" need.
+        model: what the methods "activations", "learned" and "sinkhorn" need.
+        data: what the methods "activations", "learned" and "sinkhorn" need.
 
     Returns:
         The representative, and the element that leads to it.
