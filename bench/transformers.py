@@ -40,6 +40,7 @@ from coset.core.state import State
 
 WORK = Path("build/transformers")
 POINTS = 11
+LEARNING = 3000  # steps
 TEXT = AdamW(
     rate=1e-3, weight_decay=0.1, epochs=5, batch_size=64, schedule="onecycle", precision="bfloat16"
 )  # 1225 steps  # fmt: skip
@@ -182,10 +183,8 @@ ROWS: dict[str, Row] = {
     "permutations": _permutations,
     "weights": _by(lambda: "weights"),
     "activations": _by(lambda: "activations"),
+    "learned": _by(lambda: coset.Learned(steps=LEARNING, precision="bfloat16")),
 }
-Learned = getattr(coset, "Learned", None)
-if Learned is not None:
-    ROWS["learned"] = _by(Learned)
 QUICK = ",".join(name for name in ROWS if name != "learned")
 
 
