@@ -116,8 +116,7 @@ BUGS: dict[tuple[str, str], str] = {
     **{("groups", name): STACKED for name in ("moe_loop_stacked", "stacked_by_layer")},
     ("scalings", "grouped_convs_at_odds"): "units that two groupings fix lose their factors",
     **{("scalings", name): STACKED for name in ("attention_stacked_einsum", "attention_stacked_select")},
-    **{("scalings", f"llama_{name}"): PAIRS for name in ("half_interleave", "half_expand", "half_gqa")},
-    **{("scalings", f"llama_{name}"): PAIRS for name in ("half_einsum", "complex", "pairs")},
+    ("scalings", "llama_complex"): PAIRS,
 }
 
 

@@ -366,7 +366,6 @@ def count(make: Callable[[], Sample]) -> tuple[int, int, int]:
     return int(live.sum()) - rank(equations[:, live]), rank(directions[:, live]), len(directions)
 
 
-@pytest.mark.xfail(strict=True, reason="heads and pairs have a factor each instead of one for each pair of each head")
 def test_scalings_of_rotated_heads() -> None:
     """A pair of rotated units has one factor in each head: 2 heads of 2 pairs, and 8 value units."""
     assert count(lambda: attention(True)) == (12, 12, 12)

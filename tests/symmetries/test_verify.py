@@ -24,6 +24,7 @@ from coset.symmetries.verify import check
 
 def edited(sym: Symmetry, change: Callable[[dict[str, Any]], None]) -> Symmetry:
     raw = json.loads(sym.to_json())
+    raw.update(matrices={}, blocked={})
     change(raw)
     return Symmetry.from_json(json.dumps(raw))
 

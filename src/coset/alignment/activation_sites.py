@@ -69,12 +69,14 @@ def sites(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any] | None = None,
     generator: torch.Generator | None = None,
+    copies: bool = False,
 ) -> list[Site]:
     """Every place before or after an activation function that shows units which can move, in the order of the pass.
 
     Units that no activation function meets, as on the residual stream of a transformer, get the outputs of other
     ops instead. A set that lies over others (the inner units of heads) is seen where these are on the same
-    dimension. Units that are all alike at the given state and inputs cannot be told apart and are not seen.
+    dimension. Units that are all alike at the given state and inputs cannot be told apart and are not seen. With
+    `copies` also where an op repeats the numbers of another tensor.
     """
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
     axes = _candidates(sym)
@@ -101,6 +103,7 @@ def sites(
             if trial and all(len(axes) <= 1 for axes in candidates.values()):
                 break
     every = [Site(*key, axes[0], first.kinds[key[0]]) for key, axes in candidates.items() if axes]
+    every = [site for site in every if copies or site.kind != "copy"]
     active = {name for site in every if site.kind in ("pre", "post") for name in units_on(sym, site.axis)}
     return [site for site in every if site.kind in ("pre", "post") or units_on(sym, site.axis) - active]
 

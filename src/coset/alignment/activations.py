@@ -129,7 +129,7 @@ def cross_statistics(
         model = copy.deepcopy(model).to(home)
     a, b, split = states.to(a, home), states.to(b, home), as_split(data)
     inputs = split.inputs[:batch_size].to(home)
-    every = sites(sym, model, a, (inputs,))
+    every = sites(sym, model, a, (inputs,), copies=bool(sym.matrices))
     vectors = turning_sites(sym, every, model, a, (inputs,)) if sym.matrices else {}
     statistics_at = _statistics_at(sym, every, kind, vectors)
 

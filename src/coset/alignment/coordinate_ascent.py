@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -98,12 +98,14 @@ def maximise(
     generator: torch.Generator | None = None,
     greedy: bool = True,
     progress: Progress | None = None,
+    judge: Callable[[Element], float] | None = None,
 ) -> Match:
     """Climb from the identity, and from ``restarts - 1`` random elements; the best end counts.
 
     greedy: before the first sweep of the first start, match the groups one by one, those first whose tensors lead
     to fixed axes or to groups matched already. Where that leaves a group without a sure match, one more start is
     made by `match_by_sorted_weights`.
+    judge: what the match says of the ends of starts, if that is not the objective.
     """
     start = time.perf_counter()
     generator = generator if generator is not None else torch.Generator().manual_seed(0)
@@ -121,11 +123,19 @@ def maximise(
     for _ in range(restarts - 1):
         attempt(objective.sym.random(generator), everywhere)
     if not all(turn.sure for turn in order):
-        attempt(match_by_sorted_weights(objective), everywhere)
+        if objective.matrices:
+            # What permutations alone come to is a start, too, and matrices make it no worse.
+            plain = replace(objective, sym=objective.sym.without_matrices())
+            attempt(maximise(plain, 1, generator, greedy).element, everywhere)
+        else:
+            attempt(match_by_sorted_weights(objective), everywhere)
     value, element, history = max(attempts, key=lambda attempt: attempt.value)
     at_identity = objective.value(identity)
     if value < at_identity:
         value, element = at_identity, identity
+    if judge is not None:
+        attempts = [attempt._replace(value=judge(attempt.element)) for attempt in attempts]
+        value = judge(element)
     return Match(
         with_permutations(element),
         value,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -43,6 +44,8 @@ STARTS = tuple(name for name in METHODS if name not in ("learned", "sinkhorn"))
 UNSEEN = ("out", "checkpoint_seconds", "objective", "start")  # settings without which runs are told apart
 SAVED = ("start", "best", "least", "losses", "tensors", "generator", "order", "position")
 JUDGEMENTS, PATIENCE = 20, 10  # how often elements are judged, and after how many steps at least
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, repr=False)
@@ -382,7 +385,9 @@ class _Descent:
             if step % every and step < method.steps:
                 continue
             self.losses += self.recent[len(self.losses) : step].tolist()
-            self._refuse_lost()
+            if not all(map(math.isfinite, self.losses)):
+                self._give_up()
+                break
             self._judge()
             now = time.perf_counter()
             text = (
@@ -442,11 +447,14 @@ class _Descent:
             return self.loss.distance(a, b)
         return self.loss(a, b, control.t, *self.batch)
 
-    def _refuse_lost(self) -> None:
-        for number, value in enumerate(self.losses, 1):
-            if not math.isfinite(value):
-                kind = type(self.method).__name__
-                raise CosetError(f"The objective is {value} at step {number} of {kind}: lower the rates.")
+    def _give_up(self) -> None:
+        """The steps were too large: what was met before is the result, if there was anything."""
+        step = next(number for number, value in enumerate(self.losses, 1) if not math.isfinite(value))
+        name = type(self.method).__name__
+        if step == 1:
+            raise CosetError(f"The objective is {self.losses[0]} at step 1 of {name}: lower the rates.")
+        logger.warning("the objective of %s was lost at step %d: lower its rates; the best before is kept", name, step)
+        del self.losses[step - 1 :]
 
     def _judge(self) -> None:
         """Remember the element that the parameters are near, if none before was as good."""

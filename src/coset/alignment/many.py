@@ -94,7 +94,7 @@ def joint(solutions: Sequence[Solution], cost: Cost, task: AlignmentTask) -> Man
 
     sum_{i<j} <g_i s_i, g_j s_j> is linear in each g_i, with the gradient sum_{j != i} g_j s_j: exact coordinate
     ascent. The first is left where it is, so that the frame does not wander. Maps inside heads are matched between
-    balanced networks, whose objective this is then.
+    balanced networks, whose sum `history` tells of.
     """
     searched = cost.symmetry(task)
     if not can_balance(searched, solutions):
@@ -103,7 +103,14 @@ def joint(solutions: Sequence[Solution], cost: Cost, task: AlignmentTask) -> Man
     result = _joint([searched.act(g, one) for g, one in zip(gauges, solutions, strict=True)], cost, task)
     back = gauges[0].inverse()
     pairs = zip(result.elements, gauges, strict=True)
-    return replace(result, elements=tuple(with_permutations(back @ element @ g) for element, g in pairs))
+    elements = tuple(with_permutations(back @ element @ g) for element, g in pairs)
+    images = [wide(searched.act(g, one)) for g, one in zip(elements, solutions, strict=True)]
+    return replace(
+        result,
+        elements=elements,
+        objective=_pairwise(images, cost, task),
+        identity_objective=_pairwise([wide(one) for one in solutions], cost, task),
+    )
 
 
 def _joint(solutions: Sequence[Solution], cost: Cost, task: AlignmentTask) -> ManyMatch:

@@ -106,7 +106,8 @@ class Objective:
         for name in names:
             if name in self.sym.axes and name not in self.sym.buffers:
                 once.setdefault(self.sym.tied.get(name, name), name)
-        return list(once.values())
+        # In the order of the symmetry, so that sums do not depend on which of tied names a state has.
+        return [once[name] for name in self.sym.axes if name in once]
 
     def _labels(self, name: str) -> list[Label]:
         return [label for row in labels(self.sym.axes[name]) for label in row]

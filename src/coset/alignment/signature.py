@@ -59,7 +59,7 @@ def signature(
     first, second = with_order(a), with_order(b)
     check(second.mean, like=first.mean, where="the second solution")
     refuse_names(sym.missing(first.mean), [], "the first solution")
-    task = AlignmentTask(first, second, sym, model, data, resolve(device, first.mean))
+    task = AlignmentTask(first, second, sym.without_matrices(), model, data, resolve(device, first.mean))
     scores = Activations(kind, batch_size=batch_size).scores(task)
     return {name: _own(scores[name]) for name in sym.sets if name in scores}
 

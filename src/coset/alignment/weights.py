@@ -24,7 +24,7 @@ class Weights(Cost):
     turns: ClassVar[bool] = True
 
     def match(self, task: AlignmentTask) -> Match:
-        return match_balanced(super().match, task, self.symmetry(task))
+        return match_balanced(self, task)
 
     def products(self, task: AlignmentTask) -> Sequence[InnerProduct]:
         return [InnerProduct(*task.means)]

@@ -244,7 +244,7 @@ if TYPE_CHECKING:
 
 # Random factors are drawn from exp(N(0, SPREAD^2)): far enough from one to be seen, near enough to stay accurate.
 SPREAD = 0.5
-GROUP_ROWS, OTHER_ROWS = 4, 2  # in a terminal, with one row on verification within `core.show.LINES`
+GROUP_ROWS, OTHER_ROWS = 5, 2  # in a terminal, with one row on verification within `core.show.LINES`
 
 
 @runtime_checkable
@@ -541,7 +541,7 @@ class Symmetry(Shown):
         """Rows of groups, scalings and what is fixed, no more than these of each, and what verification says."""
         groups, more_groups = few(group_rows(self.groups), most_groups, "rows of groups")
         scalings, more_scalings = few(scaling_rows(self.scalings), most, "rows of scalings")
-        turning, more_turning = few(matrix_rows(self.matrices), most, "rows of matrices")
+        turning, more_turning = few(matrix_rows(self.matrices), most and 1, "rows of matrices")
         fixed, more_fixed = few(fixed_rows(self.fixed), most, "reasons")
         rows: list[tuple[object, ...]] = [
             (plural(count, "group"), name, units, members) for name, count, units, _, members in groups
@@ -550,7 +550,7 @@ class Symmetry(Shown):
         rows += [(plural(count, kind), units, size, exact) for kind, units, count, size, exact in scalings]
         rows += more_scalings
         rows += [(plural(count, "matrix", "matrices"), name, units, what) for name, count, units, what in turning]
-        rows += more_turning
+        rows += more_turning if most is None else []
         rows += [(f"{plural(count, 'axis', 'axes')} fixed", op, reason) for op, reason, count, _ in fixed]
         rows += more_fixed
         if self.notes and most is not None:

@@ -100,7 +100,8 @@ def _show(name: str, sym: Symmetry, out: Console) -> None:
     scalars = len(scalar_tensors(sym))
     aside = f" ({scalars} more hold one number)" if scalars else ""
     order = f"{plural(len(sym.groups), 'group')}, 10^{sym.log_order / math.log(10):,.1f} permutations"
-    out.print(f"{name}: {order}, {sym.dimension:,} continuous dimensions")
+    out.print(f"{name}: {order}")
+    out.print(f"continuous dimensions: {sym.dimension:,}")
     out.print(f"tensors moved: {len(moved_tensors(sym))} of {len(sym.axes) - scalars}{aside}")
     out.print(_verified(sym), soft_wrap=True)
     out.print("seconds: " + ", ".join(f"{stage} {seconds:.2f}" for stage, seconds in sym.seconds.items()))
