@@ -159,8 +159,8 @@ def _least_squares(a: State, b: State, sym: Symmetry, group: MatrixGroup) -> Ten
     r, v = torch.linalg.eigh(reading)
     sums = r.unsqueeze(-1) + p.unsqueeze(-2)
     inside = torch.where(sums > SMALLEST * sums.amax((-2, -1), keepdim=True), v.mT @ right @ u / sums, 0.0)
-    x: Tensor = v @ inside @ u.mT
-    return x
+    solution: Tensor = v @ inside @ u.mT
+    return solution
 
 
 def can_balance(sym: Symmetry, solutions: Sequence[Solution | LazyState]) -> bool:

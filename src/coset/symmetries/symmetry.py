@@ -564,8 +564,7 @@ class Symmetry(Shown):
         )
         permutations = f"10^{self.log_order / math.log(10):,.1f} permutations"
         scalings_of = plural(len(self.scalings), "scaling")
-        matrices_of = f", matrices of dimension {sum(g.dimension for g in self.matrices):,}" if self.matrices else ""
-        return Table(f"Symmetry: {plural(len(self.groups), 'group')}, {permutations}, {scalings_of}{matrices_of}", rows)
+        return Table(f"Symmetry: {plural(len(self.groups), 'group')}, {permutations}, {scalings_of}", rows)
 
     def to_json(self) -> str:
         """The symmetry as JSON, for `from_json`, a file or a person.

@@ -1,8 +1,8 @@
 """The tape: what a model computes, as a short list of primitive steps over indexed values.
 
 Rules translate ops into steps. Each step names the axes of its operands with letters, as in an einsum: equal
-letters index the same units. Three analyses read the tape: permutations (done while it is written, by
-unification), independent permutations per head or group (`fibres`), and rescalings (`scaling`).
+letters index the same units. Four analyses read the tape: permutations (done while it is written, by
+unification), independent permutations per head or group (`fibres`), rescalings (`scaling`), and matrices (`matrices`).
 """
 
 from __future__ import annotations
