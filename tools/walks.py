@@ -111,7 +111,15 @@ def walks(package: Path) -> dict[str, Walk]:
         def command() -> None:
             from coset.cli import main
 
-            words = ["--model", "walked_net:make", "--input", "2x8", "-o", f"{folder}/aligned.safetensors"]
+            words = [
+                "--model",
+                "walked_net:make",
+                "--input",
+                "2x8",
+                "-o",
+                f"{folder}/aligned.safetensors",
+                "--overwrite",
+            ]
             argv, sys.argv = sys.argv, ["coset", "align", *names, *words]
             try:
                 with contextlib.chdir(folder):
