@@ -269,6 +269,8 @@ def part(b: Builder) -> None:
 def shape(b: Builder) -> None:
     """Other shapes of the same numbers, with units in odd places."""
     k = b.some()
+    if not b.values[k].dim():
+        return
     kinds, n = b.kinds[k], b.values[k].shape[-1]
     two = next((p for p in (2, 3) if n % p == 0 and n > p), 1)
     ways: dict[str, tuple[Function, str]] = {}

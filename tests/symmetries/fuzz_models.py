@@ -34,7 +34,7 @@ import fuzz_ops  # noqa: F401
 import fuzz_weights  # noqa: F401
 import torch
 from fuzz_grammar import OTHERS, Program, Spec, build, draw
-from oracle import floats, permuted, randomise, rank, scaling_directions, scaling_equations
+from oracle import floats, image_of, permuted, randomise, rank, scaling_directions, scaling_equations
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
@@ -192,9 +192,8 @@ def change(a: list[Tensor] | None, b: list[Tensor]) -> float:
     if a is None or [x.shape for x in a] != [x.shape for x in b]:
         return float("inf")
     largest = max((float(y.abs().max()) for y in b if y.numel()), default=0.0)
-    changes = [
-        float((x - y).abs().max() / y.abs().max()) for x, y in zip(a, b, strict=True) if y.abs().max() > 1e-9 * largest
-    ]
+    pairs = [(x, y) for x, y in zip(a, b, strict=True) if y.numel()]
+    changes = [float((x - y).abs().max() / y.abs().max()) for x, y in pairs if y.abs().max() > 1e-9 * largest]
     return max(changes, default=0.0)
 
 
@@ -214,14 +213,19 @@ def deviations(program: Program, args: tuple[Any, ...], sym: Symmetry, seed: int
         lasting = {scaling.name for scaling in sym.scalings if scaling.in_both_modes}
         scales = {name: factors for name, factors in only.scales.items() if name in lasting}
         elements.append(("factors in both modes", sym.element({}, scales)))
-    moved = [[sym.act(element, state) for _, element in elements] for state in states]
+    if sym.matrices:
+        turned = sym.random(generator, matrices=True)
+        elements.append(("matrices", sym.element(matrices=turned.matrices)))
+    moved = [[image_of(sym, element, state) for _, element in elements] for state in states]
     safe = [
         sym.element(
-            {name: p for name, p in element.permutations.items() if name not in sym.conditional}, element.scales
+            {name: p for name, p in element.permutations.items() if name not in sym.conditional},
+            element.scales,
+            element.matrices,
         )
         for _, element in elements
     ]
-    moved_safely = [[sym.act(element, state) for element in safe] for state in states]
+    moved_safely = [[image_of(sym, element, state) for element in safe] for state in states]
     try:
         for call in calls(program, args):
             worst, what = 0.0, ""

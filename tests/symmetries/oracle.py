@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 import coset
-from coset import Element, Symmetry
+from coset import Element, Symmetry, SymmetryError
 from coset.symmetries.group import Fixed
 
 State = dict[str, Tensor]
@@ -102,14 +102,28 @@ def infer(model: nn.Module, args: tuple[Any, ...], **options: Any) -> tuple[nn.M
     return model, args, coset.symmetry(model, args, **options)
 
 
+def image_of(sym: Symmetry, element: Element, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """The moved state, folded first where matrices ask for gains of one; those that cannot be folded stay."""
+    if not element.matrices:
+        return sym.act(element, state)
+    try:
+        return sym.act(element, coset.fold(state, sym))
+    except SymmetryError:
+        free = {group.name: element.matrices[group.name] for group in sym.matrices if not group.gains}
+        return sym.act(sym.element(matrices=free), state)
+
+
 def check_function(
     model: nn.Module, args: tuple[Any, ...], sym: Symmetry, tolerance: float = 1e-7, trials: int = 3
 ) -> None:
-    """Random elements, permutations alone and with factors, leave a float64 model's output alone."""
+    """Random elements, permutations alone, with factors and with matrices, leave a float64 model's output alone."""
     generator = torch.Generator().manual_seed(7)
     for trial in reversed(range(trials)):
         g = sym.random(generator, scalings=trial > 0)
         assert deviation(model, args, sym.act(g, model.state_dict())) <= tolerance
+    if sym.matrices:
+        g = sym.random(generator, matrices=True)
+        assert deviation(model, args, image_of(sym, g, model.state_dict())) <= tolerance
 
 
 def floats(model: nn.Module) -> State:

@@ -250,7 +250,7 @@ NOT_FINITE: dict[str, Forward] = {
 
 @pytest.mark.parametrize("kind", NOT_FINITE)
 def test_infinite_numbers_in_the_output(kind: str) -> None:
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     model = small(NOT_FINITE[kind], a=lin(4, 6))
     sym = coset.symmetry(model, torch.randn(5, 4))
     assert sym.verification is not None and sym.verification.conclusive
