@@ -40,7 +40,7 @@ from coset.symmetries.group import (
     Units,
 )
 from coset.symmetries.tape import Operand, Primitive, Tape, Value
-from coset.symmetries.terms import Cause, Term, find
+from coset.symmetries.terms import Term, find
 
 Role = Literal["vector", "products", "equal"]
 
@@ -187,7 +187,7 @@ class _Reading:
         self.tape = tape
         self.equal = equal
         self.sides = {leaf: Sides() for leaf in free}
-        self.pinned: dict[Term, Cause] = {}
+        self.pinned: set[Term] = set()
         self.mean_taken: set[Term] = set()
         self.one_sided: set[Term] = set()
         self.forms: dict[Value, dict[AxisSlot, Form]] = {}
@@ -216,10 +216,6 @@ class _Reading:
         dual = frozenset(place for place, form in own.items() if form.side >= 0 and sides.root(form.side)[1])
         return [MatrixUnits(leaf, "linear", dual, gains)]
 
-    def _pin(self, leaf: Term, step: Primitive, reason: str) -> None:
-        if leaf in self.sides:
-            self.pinned.setdefault(leaf, Cause(step.op, reason))
-
     def _relate(self, leaf: Term, a: Form, b: Form, apart: bool) -> None:
         if not self.sides[leaf].relate(a.side, b.side, apart):
             self.one_sided.add(leaf)
@@ -229,11 +225,11 @@ class _Reading:
             if address[1] in self.sides and address[1] not in self.pinned:
                 yield address, slot
 
-    def _of(self, operand: Operand, step: Primitive) -> dict[Address, Form | None]:
+    def _of(self, operand: Operand) -> dict[Address, Form | None]:
         """The forms of an operand by address; None of what is made of zeros."""
         value = operand.value
         if value.content is not None and find(value.content) in self.sides:
-            self._pin(find(value.content), step, "positions are told apart")
+            self.pinned.add(find(value.content))  # positions are told apart
         out: dict[Address, Form | None] = {}
         for address, slot in self._live(operand):
             leaf = address[1]
@@ -245,11 +241,11 @@ class _Reading:
                 if alone:
                     out[address] = EQUAL
                 else:
-                    self._pin(leaf, step, "a constant matrix")
+                    self.pinned.add(leaf)  # a constant matrix
             elif slot in self.forms[value]:
                 out[address] = self.forms[value][slot]
             else:
-                self._pin(leaf, step, "it is not known how the units enter")
+                self.pinned.add(leaf)  # it is not known how the units enter
         return out
 
     def _write(self, operand: Operand, forms: Mapping[Address, Form | None]) -> None:
@@ -260,14 +256,14 @@ class _Reading:
                 own[slot] = EQUAL if form is None else form
 
     def _read(self, step: Primitive) -> None:
-        ins = [self._of(operand, step) for operand in step.ins]
+        ins = [self._of(operand) for operand in step.ins]
         if not any(ins) and step.kind != "move":
             for operand in step.outs:
                 self.forms.setdefault(operand.value, {})
             return
         for address in {address for forms in ins for address in forms}:
             if address[0] in step.lookups:
-                self._pin(address[1], step, "one position is looked up")
+                self.pinned.add(address[1])  # one position is looked up
         act = {"multiply": self._multiply, "add": self._add, "map": self._map, "move": self._move}
         act[step.kind](step, ins)
 
@@ -287,7 +283,7 @@ class _Reading:
             if not operands:
                 result[address] = EQUAL
             elif any(power != 1 for _, power in operands):
-                self._pin(leaf, step, "a power of each unit")
+                self.pinned.add(leaf)  # a power of each unit
             elif len(operands) == len(vectors) == 1:
                 result[address] = vectors[0]
                 if address not in remaining:
@@ -298,7 +294,7 @@ class _Reading:
             elif len(operands) == 1:
                 result[address] = PRODUCTS
             else:
-                self._pin(leaf, step, "each unit is multiplied by several others")
+                self.pinned.add(leaf)  # each unit is multiplied by several others
         self._write(step.outs[0], result)
 
     def _add(self, step: Primitive, ins: list[dict[Address, Form | None]]) -> None:
@@ -313,7 +309,7 @@ class _Reading:
             vectors = [form for form in present if form.role == "vector"]
             result[address] = present[0] if present else None
             if {"vector", "products"} <= roles or (address not in remaining and roles - {"equal"}):
-                self._pin(leaf, step, "units and their products are added")
+                self.pinned.add(leaf)  # units and their products are added
             elif vectors:
                 result[address] = vectors[0]
                 for other in vectors[1:]:
@@ -345,7 +341,7 @@ class _Reading:
                 self.one_sided.add(leaf)
                 result[address] = PRODUCTS
             else:
-                self._pin(leaf, step, "a function of each unit")
+                self.pinned.add(leaf)  # a function of each unit
         self._write(step.outs[0], result)
 
     def _move(self, step: Primitive, ins: list[dict[Address, Form | None]]) -> None:
@@ -358,7 +354,7 @@ class _Reading:
                 if first is None:
                     joint[address] = form
                 elif form is not None and first.role != form.role:
-                    self._pin(address[1], step, "units and others in one place")
+                    self.pinned.add(address[1])  # units and others in one place
                 elif form is not None and form.role == "vector":
                     self._relate(address[1], first, form, apart=False)
         for operand in step.outs:
